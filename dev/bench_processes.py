@@ -3,20 +3,24 @@
 threads on the same global batch, in tokens per second; and two separate runs at once, each on all cores, with one run
 alone. Rounds are interleaved.
 
-With --only: tcp, how fast the collectives over TCP are beside a plain socket; bucket, the time of a step by MPI and by
-TCP against --bucket-mb, also as a picture, build/bucket_mb.svg; with --write, in dev/plots.
+With --only: tcp, how fast the collectives over TCP are beside a plain socket; overlap, how much of what travels by MPI
+and by TCP is hidden behind computation (dev/overlap.py); bucket, the time of a step by both against --bucket-mb, also
+as a picture, build/bucket_mb.svg; with --write, in dev/plots.
 
     make train_gpt2_cpu data build/bench/tcp && python3 dev/bench_processes.py [--write]
 """
 import children
 import argparse
+import json
 import pathlib
 import re
 import shutil
 import statistics
+import tempfile
 import time
 
 import charts
+import overlap
 import svg
 import sweep
 from readme import MEASURED, this_cpu, write_of_machine
@@ -27,6 +31,7 @@ MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none
 SHARED_CASES = [("L4C64H4T64", 2, 64, 30), ("L4C192H6T128", 8, 128, 10), ("d12", 4, 64, 4)]  # loops short and long
 HEADER = "|" + "---|" * 4
 BUCKET_MB = (0, 1, 4, 16, 64)
+WAYS = {"MPI": MPIRUN, "TCP": ["scripts/processes.sh", "-np", "2"]}  # of messages between two processes
 
 
 def step_times(command):
@@ -73,23 +78,43 @@ def tcp_table(rounds):
     return children.run([ROOT / "build/bench/tcp", 32, 4 * rounds], cwd=ROOT)[0].strip().splitlines()
 
 
+def by_messages(name, *more):
+    """A training of a model with 12 layers of 3 MB of gradients each, whose two processes share no memory."""
+    return [*WAYS[name], *trainer("L12C256H4T128", 4, 128, 6), "-z", 1, "--threads", 1, "--shared-memory", 0, *more]
+
+
+def overlap_table(rounds):
+    lines = ["| 2 processes | a step communicates for | of it hidden behind computation |", "|" + "---|" * 3]
+    moved, hidden = {name: [] for name in WAYS}, {name: [] for name in WAYS}
+    with tempfile.TemporaryDirectory() as folder:
+        trace = pathlib.Path(folder) / "trace.json"
+        for _ in range(rounds):
+            for name in WAYS:
+                children.run(by_messages(name, "--trace", trace, "--trace-steps", "3:7"), cwd=ROOT)
+                for steps, travels, behind in overlap.overlap(json.loads(trace.read_text())["traceEvents"]).values():
+                    moved[name].append(1e-3 * travels / steps)
+                    hidden[name].append(100 * behind / travels)
+    for name in WAYS:
+        ms, share = statistics.median(moved[name]), statistics.median(hidden[name])
+        lines.append(f"| by {name} | {ms:,.1f} ms | {share:.0f}% |")
+        print(lines[-1], flush=True)
+    return lines
+
+
 def bucket_table(rounds):
-    """Of a model with 12 layers of 3 MB of gradients each."""
-    by = {"MPI": MPIRUN, "TCP": ["scripts/processes.sh", "-np", "2"]}
-    best = {(name, mb): 1e9 for mb in BUCKET_MB for name in by}
+    best = {(name, mb): 1e9 for mb in BUCKET_MB for name in WAYS}
     for _ in range(rounds):
         for name, mb in best:
-            times = step_times([*by[name], *trainer("L12C256H4T128", 4, 128, 6), "-z", 1, "--threads", 1,
-                                "--shared-memory", 0, "--bucket-mb", mb])
-            best[name, mb] = min(best[name, mb], *times)
+            best[name, mb] = min(best[name, mb], *step_times(by_messages(name, "--bucket-mb", mb)))
     panel = charts.Panel(80, 40, 480, 240, (-0.5, len(BUCKET_MB) - 0.5), charts.around(best.values()))
     panel.frame("milliseconds of a step", "--bucket-mb", x_text=None)
     sweep.mark_x(panel, [(i, str(mb)) for i, mb in enumerate(BUCKET_MB)])
-    for name, color in zip(by, svg.COLORS):
+    for name, color in zip(WAYS, svg.COLORS):
         panel.curve([(i, best[name, mb]) for i, mb in enumerate(BUCKET_MB)], color)
-    panel.parts += charts.legend(80, 20, 480, list(by), svg.COLORS)[0]
+    panel.parts += charts.legend(80, 20, 480, list(WAYS), svg.COLORS)[0]
     (ROOT / "build/bucket_mb.svg").write_text(svg.picture(600, 330, charts.SIZE, panel.parts))
-    rows = [f"| {mb} | " + " | ".join(f"{best[name, mb]:,.1f} ms" for name in by) + " |" for mb in BUCKET_MB]
+    rows = [f"| {mb} | " + " | ".join(f"{best[name, mb]:,.1f} ms" for name in WAYS) + " |" for mb in BUCKET_MB]
+    print("\n".join(rows), flush=True)
     return ["| --bucket-mb | 2 processes, by MPI | by TCP |", "|" + "---|" * 3, *rows]
 
 
@@ -97,11 +122,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="put the tables into dev/MEASURED.md")
-    parser.add_argument("--only", choices=["processes", "sharing", "tcp", "bucket"], help="one of the tables")
+    parser.add_argument("--only", choices=["processes", "sharing", "tcp", "overlap", "bucket"],
+                        help="one of the tables")
     args = parser.parse_args()
     kind, machine = this_cpu()
     for name, what, make in (("processes", "minima", processes_table), ("sharing", "medians", sharing_table),
-                             ("tcp", "minima", tcp_table), ("bucket", "minima", bucket_table)):
+                             ("tcp", "minima", tcp_table), ("overlap", "medians", overlap_table),
+                             ("bucket", "minima", bucket_table)):
         if args.only not in (None, name):
             continue
         print(f"{name}: a few short trainings, about {max(1, args.rounds // 3)} minutes or less", flush=True)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """What sharding costs and saves: ZeRO stages on 1 to 4 CPU processes, measured; and which model fits on how many GPUs
-at which stage, by --plan of the simulator's trainer.
+at which stage, by --plan of the simulator's trainer; and large models in little memory.
 
-    make train_gpt2_cpu train_gpt2sim data && python3 dev/sharding.py [--write] [--only measured|planned]
+    make train_gpt2_cpu train_gpt2sim data && python3 dev/sharding.py [--write] [--only measured|planned|large]
 
 Measured: milliseconds of a step, with its ratio to stage 1; the peak of the process that takes most, beside its plan;
 and bytes sent by each process, which are those of the plan to the byte (dev/test/test_processes.cpp). Stages of one
-number of processes are interleaved.
+number of processes are interleaved. Large models train two steps; where a machine has not the memory that all processes
+need, there is the plan alone.
 """
 import argparse
 import pathlib
@@ -24,6 +25,8 @@ MPIRUN = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--bind-to", "none
 STAGES = [0, 1, 2, 3]
 MODELS = [("124M", "d12"), ("1.56B", "d48"), ("6.7B", "gpt3:c4096"), ("13B", "gpt3:c5120"), ("70B", "L80C8192H64T2048")]
 GPUS, WITHIN, CHIP, FREE_GIB = [1, 8, 64, 512], 8, "H100", 78
+LARGE = [("d24", 4, ["-z", 3]), ("d48", 1, ["--precision", "bf16", "--offload", "optimizer"]),
+         ("d48", 4, ["--precision", "bf16", "-z", 3])]
 
 
 def planned(flags, program="./train_gpt2_cpu"):
@@ -71,6 +74,47 @@ def measured_table(rounds):
     return lines
 
 
+def plan_rows(text):
+    """The bytes of a plan's rows, by category and name."""
+    rows = re.findall(r"^(\w+) +(\S.*?) {2,}.*? (\d+)(?: {3}.*)?$", text, re.M)
+    return {(category, name): int(size) for category, name, size in rows}
+
+
+def least_bytes(text):
+    """A process's share of weights, gradients and state, two layers, and activations."""
+    rows = plan_rows(text)
+    of = lambda *names: sum(size for row, size in rows.items() if row in names)  # noqa: E731
+    weights, gradients = rows["parameters", "own slices"], rows["gradients", "own slices"]
+    layers = rows["parameters", "whole buckets"]  # two of them
+    return (weights + gradients + of(("optimizer", "= all"), ("activations", "= all")) +
+            layers + layers * gradients // weights)
+
+
+def large_table():
+    """Two steps of one sequence of 64 tokens in each process."""
+    lines = ["| model | processes | flags | peak of a process | its plan | share, two layers, activations | over it |",
+             "|" + "---|" * 7]
+    for model, processes, flags in LARGE:
+        command = ["./train_gpt2_cpu", "-e", model, "-b", 1, "-t", T, "-r", 3, "-x", 2, "-v", 0, "-s", 0, "-g", 0,
+                   "--threads", max(1, 2 // processes), "-pg", processes, *flags]
+        text = children.run([*command, "--plan", "-pn", processes], cwd=ROOT)[0]
+        plan = int(re.search(r"^total (\d+)", text, re.M)[1])
+        needed, peak = processes * plan, "not run: the machine has too little"
+        if needed < 0.9 * available_bytes():
+            _, mib = children.run([*(MPIRUN + [processes] if processes > 1 else []), *command], cwd=ROOT)
+            peak = f"{mib:,.0f} MiB"
+        share = least_bytes(text) if "--offload" not in flags else 0
+        over = f"{share / 2**20:,.0f} MiB | {(plan - share) / 2**20:,.0f} MiB" if share else " | "
+        lines.append(f"| {model} | {processes} | `{' '.join(map(str, flags))}` | {peak} | {plan / 2**20:,.0f} MiB | "
+                     f"{over} |")
+        print(lines[-1], flush=True)
+    return lines
+
+
+def available_bytes():
+    return 1024 * int(re.search(r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1])
+
+
 def planned_table():
     """GiB of a GPU with one sequence of 1,024 tokens on each, -r 3; what fits is marked."""
     hybrid = f"`-z 3 --shard-within {WITHIN}`"
@@ -102,16 +146,21 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--write", action="store_true", help="put the tables into dev/MEASURED.md and chapter 16")
-    parser.add_argument("--only", choices=["measured", "planned"], help="one of the two tables")
+    parser.add_argument("--only", choices=["measured", "planned", "large"], help="one of the tables")
     args = parser.parse_args()
     kind, machine = this_cpu()
-    if args.only != "planned":
+    if args.only in (None, "large"):
+        where = f"Peaks measured {time.strftime('%Y-%m-%d')} on {machine}, by `dev/sharding.py`."
+        table = "\n".join([where, "", *large_table()])
+        if args.write:
+            write_of_machine(ROOT / MEASURED, "large", kind, table)
+    if args.only in (None, "measured"):
         measured = (f"Measured {time.strftime('%Y-%m-%d')} on {machine}, one thread a process, minima of {args.rounds} "
                     "interleaved rounds, by `dev/sharding.py`.")
         table = "\n".join([measured, "", *measured_table(args.rounds)])
         if args.write:
             write_of_machine(ROOT / MEASURED, "sharding", kind, table)
-    if args.only != "measured":
+    if args.only in (None, "planned"):
         table = "\n".join(planned_table())
         print(table)
         if args.write:

@@ -23,6 +23,7 @@ static const Hang HANGS[] = {
     {"the gradients", "ncclReduceScatter:5", "", IN_A_STEP},
     {"the update", "adamw:1", "", IN_A_STEP},
     {"the parameters", "ncclAllGather:6", "", IN_A_STEP},
+    {"the weights of a layer", "ncclAllGather:9", "-z 3", IN_A_STEP},
     {"validation", "encoder_forward:1", "-v 1", "agreeing to go on"},
     {"a checkpoint", "cudaMemcpyAsync to the host:2", "-n 1", ""},
     {"the end", "ncclCommFinalize:1", "", "the end of NCCL"},

@@ -72,7 +72,7 @@ static void carriers() {
 static void accumulation() {
     for (const std::string& program : {CPU, SIM32, SIM16}) {
         start_test(program + ": of several micro-steps stages 2 and 3 have the same bits, and stage 0's to rounding");
-        const std::string steps = "-x 6 -o ";
+        const std::string steps = "-x 6 -e L3C32H2T16V1024 -o ";  // embeddings larger than the places they borrow
         const Outcome whole = run(two_micro_steps(program, 3, steps + dir("stage0")));
         const Outcome two = run(two_micro_steps(program, 3, "-z 2 " + steps + dir("stage2")));
         const Outcome three = run(two_micro_steps(program, 3, "-z 3 -r 3 " + steps + dir("stage3")));
@@ -127,17 +127,31 @@ static double planned(const std::string& flags) {
 }
 static void memory() {
     start_test("each stage takes the memory of its plan, which is less than that of the one before");
-    const std::string shape = format(
-        "-i '%s/train_*.bin' -j %s/val.bin -e L8C384H6T16V256 -b 1 -t 16 -v 0 -s 0 --threads 1 -x 2 ", folder, folder);
-    double before = INFINITY;
-    for (const char* stage : {"0", "1", "2", "3"}) {
-        const std::string flags = shape + "-z " + stage + " --overwrite 1 -o " + dir("memory_of");
+    const auto plan_that_holds = [](const std::string& of_run) {
+        const std::string data = format("-i '%s/train_*.bin' -j %s/val.bin ", folder, folder),
+                          flags = data + "-b 1 -t 16 -v 0 -s 0 --threads 1 -x 2 --overwrite 1 " + of_run + " -o " +
+                                  dir("memory_of");
         EXPECT(passed(run(MPIRUN + std::string("-np 3 ") + CPU + " --gpus-per-node 3 " + flags)));
         const double plan = planned(flags), peak = at("memory_of", 1, METRIC_PEAK);
-        printf("    stage %s: %.0f bytes planned, %.0f taken\n", stage, plan, peak);
-        EXPECT(std::fabs(peak / plan - 1) < 0.02 && plan < before);
+        printf("    %s: %.0f bytes planned, %.0f taken\n", of_run.c_str(), plan, peak);
+        EXPECT(std::fabs(peak / plan - 1) < 0.02);
+        return plan;
+    };
+    double before = INFINITY;
+    for (const char* stage : {"0", "1", "2", "3"}) {
+        const double plan = plan_that_holds(std::string("-e L8C384H6T16V256 -z ") + stage);
+        EXPECT(plan < before);
         before = plan;
     }
+    start_test("at stage 3 embeddings borrow the places of the layers' gradients, and what is beyond these");
+    plan_that_holds("-e L4C384H6T16V12000 -z 3");
+    const std::string plan = run(CPU + " --plan -e d24 -b 1 -t 64 -z 3 -pn 4").out;
+    const int64_t layer = 4 * (12 * 1024 + 13) * 1024, embeddings = 4 * ((50304 + 1024 + 2) * 1024);
+    const auto row = [](const char* category, const char* of, int64_t bytes) {
+        return format("%-14s %-16s %-18s %16lld\n", category, "whole buckets", of, bytes);
+    };
+    EXPECT(contains(plan, row("parameters", "2 layers", 2 * layer)));
+    EXPECT(contains(plan, row("gradients", "2 layers, rest", 2 * embeddings)));
 }
 
 // Whether nothing with this name is left in a folder.
@@ -326,11 +340,14 @@ static void replicas() {
 }
 
 static void faults() {
-    start_test("stage 4: exit 2; ranks at other stages are named");
+    start_test("stage 4: exit 2; ranks at other stages, or that offload, are named");
     EXPECT(refused(run(tiny_run(CPU, "-z 4")), 2, "0, 1, 2, 3"));
     const Outcome other =
         run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2 -z 3") + " : -np 1 " + tiny_run(CPU, "-x 2 -z 2"));
     EXPECT(other.status != 0 && contains(other.err, "--zero-stage is not that of rank 1"));
+    const Outcome offloads = run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2 -r 3") + " : -np 1 " +
+                                 tiny_run(CPU, "-x 2 -r 3 --offload both"));
+    EXPECT(offloads.status != 0 && contains(offloads.err, "--offload is not that of rank 1"));
     start_test("a single process keeps everything: stage 3 is stage 0");
     EXPECT(passed(run(tiny_run(CPU, "-x 3 -z 3 -o " + dir("alone3")))) &&
            passed(run(tiny_run(CPU, "-x 3 -o " + dir("alone0")))) && same_runs("alone3", "alone0", 3, 1));

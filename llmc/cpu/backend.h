@@ -43,7 +43,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
     model.codes = {weight_format(o.weights, sizes.training), c};
-    settle_stage(model, o.zero_stage);
+    settle_stage(model, sizes, o.zero_stage);
     settle_messages(model, o);
     check_offload(o, sizes.training, sizes.recompute);
     model.offloads_state = sizes.training && offloads(o, "optimizer");
@@ -60,7 +60,7 @@ constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds fr
 // Elements of the slices that are on their way at once (comm_mpi.h).
 inline int64_t received_elems(const GPT2& model) {
     const BucketPlaces& places = model.gradient_places;
-    return (places.sharded ? places.places_elems(model.layout) : model.layout.total_elems()) / comm.shards.processes;
+    return (places.sharded ? places.whole_elems(model.layout) : model.layout.total_elems()) / comm.shards.processes;
 }
 
 // Of the activations in a file, or their codes, two copies are in use at once.
@@ -151,6 +151,7 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     if (s.training) {
         model.grads = map_memory(model.gradient_places.elems(model.layout) * s.gradient_bytes());
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
+        borrow_place(model);
         const auto take = [&](auto*& memory, OptimizerState state) {
             const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
             if (bytes == 0 || (state == STATE_MASTER && !has_master(model.format, o))) return;

@@ -21,37 +21,6 @@
 #include "llmc/cpu/device.h"
 #include "llmc/model/model.h"
 
-// Starts collecting the weights of a bucket in its place.
-template <class floatX>
-Collective start_fetch(GPT2& model, int64_t bucket) {
-    const ParameterLayout& layout = model.layout;
-    const int64_t elems = layout.slice_elems(bucket);
-    floatX* const params = (floatX*)model.params;
-    floatX* const whole = params + model.weight_places.whole(layout, bucket);
-    memcpy((void*)(whole + comm.shards.rank * elems), params + model.weight_places.own(layout, bucket),
-           elems * sizeof(floatX));
-    return comm_all_gather_start(whole, elems, bucket);
-}
-// Returns once the weights of a bucket are there; those of `next` (-1: none) travel meanwhile. To
-// be called by all processes in the same order. Does nothing where every process keeps all weights.
-template <class floatX>
-void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
-    if (!model.weight_places.sharded) return;
-    const Together together;
-    const StepPhase phase = model.phases.phase;
-    const auto fetching = [&](int64_t b) -> Collective& {
-        return model.fetching[model.weight_places.place_of(model.layout, b)];
-    };
-    const auto fetch = [&](int64_t b) {
-        if (model.weights_there.take(model.weight_places, model.layout, b)) fetching(b) = start_fetch<floatX>(model, b);
-    };
-    model.phases.enter(PHASE_COMMUNICATION);
-    fetch(bucket);
-    if (next >= 0) fetch(next);
-    comm_wait(fetching(bucket), "the weights of a layer");
-    model.phases.enter(phase);
-}
-
 // Waits for the sums of buckets that were started, and keeps this process's slices of them: of
 // those in one place, or (-1) of all.
 inline void keep_slices(GPT2& model, int64_t place = -1) {
@@ -75,6 +44,38 @@ inline void keep_slices(GPT2& model, int64_t place = -1) {
     auto& all = model.arriving;
     all.erase(std::remove_if(all.begin(), all.end(), keep), all.end());
 }
+// Starts collecting the weights of a bucket in its place.
+template <class floatX>
+Collective start_fetch(GPT2& model, int64_t bucket) {
+    const ParameterLayout& layout = model.layout;
+    const int64_t elems = layout.slice_elems(bucket);
+    floatX* const whole = model.whole_weights<floatX>(bucket);
+    if (whole == model.borrowed)
+        for (int64_t place = 0; place < BucketPlaces::LAYERS; place++) keep_slices(model, place);
+    memcpy((void*)(whole + comm.shards.rank * elems), (floatX*)model.params + model.weight_places.own(layout, bucket),
+           elems * sizeof(floatX));
+    return comm_all_gather_start(whole, elems, bucket);
+}
+// Returns once the weights of a bucket are there; those of `next` (-1: none) travel meanwhile. To
+// be called by all processes in the same order. Does nothing where every process keeps all weights.
+template <class floatX>
+void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
+    if (!model.weight_places.sharded) return;
+    const Together together;
+    const StepPhase phase = model.phases.phase;
+    const auto fetching = [&](int64_t b) -> Collective& {
+        return model.fetching[model.weight_places.place_of(model.layout, b)];
+    };
+    const auto fetch = [&](int64_t b) {
+        if (model.weights_there.take(model.weight_places, model.layout, b)) fetching(b) = start_fetch<floatX>(model, b);
+    };
+    model.phases.enter(PHASE_COMMUNICATION);
+    fetch(bucket);
+    if (next >= 0) fetch(next);
+    comm_wait(fetching(bucket), "the weights of a layer");
+    model.phases.enter(phase);
+}
+
 // Waits until all gradients of the step are summed over all processes: those that have shards of
 // the model (--shard-within), then their replicas.
 inline void receive_sums(GPT2& model) {
@@ -85,7 +86,11 @@ inline void receive_sums(GPT2& model) {
         comm_all_reduce((float*)model.grads + model.gradient_places.own(layout, b), layout.slice_elems(b), b,
                         comm.replicas, "the sum over replicas");
 }
-// To be called before a bucket's gradients are written: their place must be free.
+// To be called before a layer's gradients are written: their place must be free.
 inline void free_place(GPT2& model, int64_t bucket) {
     keep_slices(model, model.gradient_places.place_of(model.layout, bucket));
+    if (model.weights_there.leave_embeddings())
+        model.gradient_places.for_each_gap(model.layout, [&](int64_t first, int64_t elems) {
+            memset((float*)model.grads + first, 0, elems * sizeof(float));
+        });
 }

@@ -114,7 +114,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     model.noise_scale = o.noise_scale;
     model.gpu->decayed = decay_ranges(model.layout);
-    settle_stage(model, o.zero_stage);
+    settle_stage(model, sizes, o.zero_stage);
     settle_messages(model, o);
     if (sizes.whole_tensors)
         model.gpu->whole_tensors =
@@ -191,6 +191,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
     if (s.training) {
         take(model.grads, grads_elems(model, s) * s.floatX_bytes);
         if (s.sums_gradients()) take(model.grad_sums, model.gradient_places.elems(model.layout) * 4);
+        borrow_place(model);
         const auto take_state = [&](auto*& p, OptimizerState state) {
             const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
             if (void* const there = state_on_host(model, state, bytes)) p = (std::remove_reference_t<decltype(p)>)there;

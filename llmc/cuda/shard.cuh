@@ -24,11 +24,10 @@ template <class floatX>
 static void start_fetch(GPT2& model, int64_t bucket) {
     const ParameterLayout& layout = model.layout;
     const BucketPlaces& places = model.weight_places;
-    floatX* const params = (floatX*)model.params;
     cudaEvent_t& fetched = shard_events.fetched[shard_events.fetches++ % LAYERS_AHEAD];
     if (fetched) wait_for_event(fetched, "the weights of the other processes");  // LAYERS_AHEAD says why
-    gpu_all_gather(params + places.whole(layout, bucket), layout.slice_elems(bucket), bucket, model.gpu->stream,
-                   params + places.own(layout, bucket));
+    gpu_all_gather(model.whole_weights<floatX>(bucket), layout.slice_elems(bucket), bucket, model.gpu->stream,
+                   (floatX*)model.params + places.own(layout, bucket));
     record_event(fetched, gpu_comm.stream);
     record_event(shard_events.filled[places.place_of(layout, bucket)], gpu_comm.stream);
 }
@@ -48,8 +47,15 @@ static void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
 
 // What is enqueued from now on may write the gradients of a bucket in their place.
 static inline void free_place(GPT2& model, int64_t bucket) {
-    if (model.gradient_places.sharded)
-        wait_in_stream(shard_events.freed[model.gradient_places.place_of(model.layout, bucket)], model.gpu->stream);
+    const BucketPlaces& places = model.gradient_places;
+    const cudaStream_t stream = model.gpu->stream;
+    if (places.sharded) wait_in_stream(shard_events.freed[places.place_of(model.layout, bucket)], stream);
+    if (bucket == model.layout.config.L || !model.weights_there.leave_embeddings()) return;
+    const int64_t bytes = model.sizes.gradient_bytes();
+    char* const grads = model.grad_sums ? (char*)model.grad_sums : (char*)model.grads;
+    places.for_each_gap(model.layout, [&](int64_t first, int64_t elems) {
+        check_cuda(cudaMemsetAsync(grads + first * bytes, 0, elems * bytes, stream), "clearing a gradient");
+    });
 }
 // Starts the sum of a bucket's gradients over the processes. Sharded, this process keeps its slice
 // of it, added to those of the micro-steps before; after the last, it is summed over replicas.

@@ -7,22 +7,34 @@
 //     sharded   | own slices of layers 0, 1, 2, ..., last bucket | place 0 | place 1 | place of the last bucket |
 //
 // Layer l has place l % 2, so that the next layer's bucket can travel while this one is computed
-// with.
+// with. The weights of the last bucket, the embeddings, are needed until the backward pass reaches
+// the layers, and the gradients of layers from then on. So while a process trains at stage 3 both
+// have the same memory: the embeddings borrow the layers' places among the gradients.
 #pragma once
+#include <algorithm>
 #include <utility>
 #include "llmc/gpt2/tensor_parts.h"
 
 struct BucketPlaces {
     bool sharded = false;
-    int64_t part = 0;  // the number of this process's slices; of layout.processes
+    int64_t part = 0;        // the number of this process's slices; of layout.processes
+    bool borrows = false;    // of weights: the last bucket has its place among the gradients
+    int64_t lent_elems = 0;  // of gradients: what the weights' last bucket takes of the layers' places, or beyond
 
     static constexpr int64_t LAYERS = 2;  // that have places
     int64_t place_of(const ParameterLayout& layout, int64_t bucket) const {
         return bucket == layout.config.L ? LAYERS : bucket % LAYERS;
     }
     int64_t slices_elems(const ParameterLayout& layout) const { return layout.total_elems() / layout.processes; }
-    int64_t places_elems(const ParameterLayout& layout) const {
+    // Elements of all buckets that are seen whole at once; and of their places in this memory.
+    int64_t whole_elems(const ParameterLayout& layout) const {
         return LAYERS * layout.bucket_elems(0) + layout.bucket_elems(layout.config.L);
+    }
+    int64_t layers_elems(const ParameterLayout& layout) const {
+        return std::max(LAYERS * layout.bucket_elems(0), lent_elems);
+    }
+    int64_t places_elems(const ParameterLayout& layout) const {
+        return layers_elems(layout) + (borrows ? 0 : layout.bucket_elems(layout.config.L));
     }
     // Elements of this memory.
     int64_t elems(const ParameterLayout& layout) const {
@@ -31,7 +43,25 @@ struct BucketPlaces {
     // The first element of a bucket, where it is seen whole.
     int64_t whole(const ParameterLayout& layout, int64_t bucket) const {
         if (!sharded) return layout.bucket_begin[bucket];
-        return slices_elems(layout) + place_of(layout, bucket) * layout.bucket_elems(0);
+        if (bucket == layout.config.L) return slices_elems(layout) + layers_elems(layout);
+        return slices_elems(layout) + bucket % LAYERS * layout.bucket_elems(0);
+    }
+    // Calls f(first element, elements) for the padding in the places of layers, which is 0 in a
+    // bucket of gradients.
+    template <class F>
+    void for_each_gap(const ParameterLayout& layout, F f) const {
+        for (int64_t l = 0; l < std::min(LAYERS, layout.config.L); l++) {
+            int64_t end = 0;
+            const auto gap_to = [&](int64_t next) {
+                if (next > end) f(whole(layout, l) + end, next - end);
+            };
+            for (int i = 0; i < NUM_TENSORS; i++) {
+                if (!TENSORS[i].per_layer) continue;
+                gap_to(layout.offset_in_bucket[i]);
+                end = layout.offset_in_bucket[i] + tensor_elems(i, layout.config);
+            }
+            gap_to(layout.bucket_elems(l));
+        }
     }
     // The first element of the slice that this process keeps of a bucket.
     int64_t own(const ParameterLayout& layout, int64_t bucket) const {
@@ -58,4 +88,6 @@ struct BucketsThere {
         int64_t& there = in_place[places.place_of(layout, bucket)];
         return std::exchange(there, bucket) != bucket;
     }
+    // The gradients of layers take the memory of the embeddings. Whether these were there.
+    bool leave_embeddings() { return std::exchange(in_place[BucketPlaces::LAYERS], -1) >= 0; }
 };

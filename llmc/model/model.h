@@ -57,7 +57,8 @@ struct GPT2 {
     NumberFormat format = FORMAT_FP32;
 
     // ---- in the memory of the device
-    void* params = nullptr;  // weight_places.elems() in floatX, then layout.frozen_elems
+    void* params = nullptr;    // weight_places.elems() in floatX, then layout.frozen_elems
+    void* borrowed = nullptr;  // where the last bucket is seen whole, if its place is not in params
     // --weights: the matrices, in place of those in params; and room for a strip of one in floatX.
     WeightCodes codes;
     void* decoded_strip = nullptr;
@@ -109,12 +110,17 @@ struct GPT2 {
     const float* (*decode)(GPT2&, int token, int64_t position) = nullptr;
     const Backend* backend = nullptr;  // what its device provides
 
+    // The weights of a bucket, where it is seen whole.
+    template <class floatX>
+    floatX* whole_weights(int64_t bucket) {
+        if (borrowed && bucket == layout.config.L) return (floatX*)borrowed;
+        return (floatX*)params + weight_places.whole(layout, bucket);
+    }
     // A tensor of the parameters, of one layer; an activation in floatX, and one in fp32; and the
     // window of a layer's attention.
     template <class floatX>
     floatX* param(int tensor, int64_t layer = 0) {
-        return (floatX*)params + weight_places.whole(layout, layout.bucket_of(tensor, layer)) +
-               layout.offset_in_bucket(tensor, layer);
+        return whole_weights<floatX>(layout.bucket_of(tensor, layer)) + layout.offset_in_bucket(tensor, layer);
     }
     template <class floatX>
     floatX* act(int a, int64_t layer = 0) {

@@ -7,12 +7,22 @@
 #include "llmc/model/model.h"
 
 // What a process keeps at a ZeRO stage (cpu/shard.h). A single process keeps everything.
-inline void settle_stage(GPT2& model, int64_t stage) {
+inline void settle_stage(GPT2& model, const Sizes& s, int64_t stage) {
     const CommGroup& shards = comm.shards;
     const bool several = shards.processes > 1;
     if (stage >= 1) model.slice = {shards.processes, shards.rank};
     model.weight_places = {several && stage >= 3, shards.rank},
     model.gradient_places = {several && stage >= 2, shards.rank};
+    if (!model.weight_places.sharded || !s.training) return;
+    const int64_t embeddings = model.layout.bucket_elems(model.layout.config.L);
+    model.weight_places.borrows = true;
+    model.gradient_places.lent_elems = ceil_div(embeddings * s.floatX_bytes, s.gradient_bytes());
+}
+// The embeddings' place among the gradients; to be called when these have their memory.
+inline void borrow_place(GPT2& model) {
+    if (!model.weight_places.borrows) return;
+    const int64_t at = model.gradient_places.whole(model.layout, 0) * model.sizes.gradient_bytes();
+    model.borrowed = (model.grad_sums ? (char*)model.grad_sums : (char*)model.grads) + at;
 }
 
 // Whether a run with these options keeps fp32 master weights.

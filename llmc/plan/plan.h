@@ -26,7 +26,8 @@ inline void plan_buckets(std::vector<PlanRow>& rows, const char* category, const
     if (!places.sharded) return rows.push_back({category, name, whole, places.elems(layout) * elem_bytes});
     const std::string share = format("1/%d of %s", layout.processes, category);
     rows.push_back({category, "own slices", share, places.slices_elems(layout) * elem_bytes});
-    rows.push_back({category, "whole buckets", "2 layers, rest", places.places_elems(layout) * elem_bytes});
+    const char* const whole = places.borrows ? "2 layers" : "2 layers, rest";
+    rows.push_back({category, "whole buckets", whole, places.places_elems(layout) * elem_bytes});
 }
 
 // The rows of the parameters (tensors.h).

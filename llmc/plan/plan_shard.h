@@ -3,7 +3,8 @@
 #include "llmc/plan/plan.h"
 
 // Elements of all weights that are collected in a step: those of each layer before its forward and
-// its backward pass, unless they are still in their place, and those outside the layers once.
+// its backward pass, unless they are still in their place, and in every micro-step those outside
+// the layers.
 inline int64_t fetched_elems(const GPT2& model) {
     const Sizes& s = model.sizes;
     const ParameterLayout& layout = model.layout;
@@ -25,6 +26,7 @@ inline int64_t fetched_elems(const GPT2& model) {
             if (again > 0 && s.recompute >= 3) forward_layers(l + 1 - again, l + 1);
             fetch(l, l - 1);
         }
+        there.leave_embeddings();
     }
     return elems;
 }
