@@ -125,7 +125,7 @@ cheat unfinished 'exit(0);'
 cheat unfinished 'printf("passed\n"), fflush(stdout), _Exit(0);'
 cheat unfinished "$solved exit(0);"
 cheat endless 'for (volatile int i = 0;; i = 1) p[0] = x[0];'
-cheat flood 'for (;;) puts("passed passed passed passed passed passed passed passed passed passed passed passed");'
+cheat flood 'for (;;) puts("on and on and on and on and on and on and on and on and on and on and on and on");'
 cheat crash 'throw 1;'
 cheat forbidden "$solved static int once = fork();" '#include <unistd.h>'
 cheat forbidden 'char t[99]; if (fgets(t, 99, stdin)) printf("passed%s", t), _Exit(0);'

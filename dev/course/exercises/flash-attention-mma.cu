@@ -174,12 +174,14 @@ void judge(Judge& j, decltype(task::flash_attention)* flash_attention) {
         OnDevice<float> out(begins(T * 64));
         OnDevice<bf16> q(x[0]), k(x[1]), v(x[2]);
         run(T == 64 ? "counted" : "flash_attention", flash_attention, T / 16, 32, out, q, k, v, T);
-        j.check({{"out", {T, 64}, out.fetch()}}, [&, T = T](const Key& wrong) -> Arrays {
+        j.check({{"out", {T, 64}, out.fetch()}}, [&, T = T, scale = scale](const Key& wrong) -> Arrays {
             std::vector<double> all;
             for (int t = 0; t < T; t++) {
                 const std::vector<double> row = attention_with(x[0], x[1], x[2], T, t, wrong);
                 all.insert(all.end(), row.begin(), row.end());
             }
+            // there the sum of a lane may be too small for a float
+            if (wrong == "lanes" && scale > 20) std::fill(all.begin(), all.end(), ANY);
             return {all};
         });
     }

@@ -24,7 +24,7 @@ __global__ void lane_before(float* out, const float* x, int n) {
 //     alone: const float before = ==> float before = 0; if (lane > 0) before =
 //     sign: value - before ==> before - value
 //     memory: const float before = ==> __shared__ float all[64]; all[threadIdx.x] = value; __syncthreads(); const float
-//         before = lane > 0 ? all[threadIdx.x - 1] : ;; if (i >= n) return; ==>
+//         before = lane > 0 ? all[threadIdx.x - 1] :
 
 // ----- limits
 //     counted loads <= 8, twice: elements are loaded a second time: the lane before has its value in a register.
