@@ -152,16 +152,20 @@ softmax_is "$solved"
 said 0 "passed" $exercise judge softmax
 # Where memory is limited: what operator new does not see.
 said 0 "about" $exercise judge online-softmax
-for hidden in 'static float all[1 << 16]; all[HS] = 1; result[0] = all[HS];' 'result[0] = *(float*)malloc(1 << 16);'; do
-    edit "s|// your code|$hidden|; s|^void weighted_mean.*|void weighted_mean(float* result, int HS, const Next\&) { $hidden|" \
-        "$my/online-softmax.cpp"
-    said 1 "hint (forbidden)" $exercise judge online-softmax
-done
-edit "s|^void weighted_mean.*|void weighted_mean(float* result, int HS, const Next\&) { float all[1 << 16]; all[HS] = 1; \
-    result[0] = all[HS * 2];|" "$my/online-softmax.cpp"
+weighted_mean_is() {
+    echo "using Next = std::function<bool(const float*& score, const float*& v, int& n)>;
+    void weighted_mean(float* result, int HS, const Next& next) { $1 result[0] = all[HS]; }" > "$my/online-softmax.cpp"
+}
+weighted_mean_is 'static volatile float all[1 << 16]; all[HS] = 1;'
+said 1 "hint (forbidden)" $exercise judge online-softmax
+weighted_mean_is 'volatile float* all = (volatile float*)malloc(1 << 16);'
+said 1 "hint (forbidden)" $exercise judge online-softmax
+weighted_mean_is 'float all[1 << 16]; next((const float*&)all, (const float*&)all, HS);'
 said 1 "does not compile" $exercise judge online-softmax
 rm "$my/online-softmax.cpp"
 said 0 "1 of " $exercise grade
+said 0 "1 of 18 parts of lesson zero are yours: softmax." $exercise mine
+grep -q "yours  *loss .* after 60 steps" "$my/out" && grep -q "the original  *loss" "$my/out" || { cat "$my/out"; exit 1; }
 said 2 "there is no exercise 'nothing'" $exercise judge nothing
 $exercise table --check
 

@@ -1,11 +1,11 @@
 // ----- task
-// The embedding: what the model knows of a token before it has seen its neighbours. Each token has a
-// row in a table, and so has each position. Row r = b * T + t of out is position t of sequence b:
+// The embedding: what the model knows of a token before it has seen its neighbours. Each token has
+// a row in a table, and so has each position. Row r = b * T + t of out is position t of sequence b:
 //
 //     out[r] = token_table[tokens[r]] + position_table[t]                            a sum of two rows
 //
-// out.value (B * T, C) is written, from token_table.value (V, C), position_table.value (maxT, C) and
-// tokens (B * T).
+// out.value (B * T, C) is written, from token_table.value (V, C), position_table.value (maxT, C)
+// and tokens (B * T).
 void embedding_forward(Tensor& out, const Tokens& tokens, Tensor& token_table, Tensor& position_table, int64_t T) {
     // your code
 }

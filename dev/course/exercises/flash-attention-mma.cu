@@ -108,7 +108,8 @@ __global__ void flash_attention(float* out, const bf16* q, const bf16* k, const 
 //     mma: first_key <= first_query; first_key ==> first_key < T; first_key
 
 // ----- limits
-//     counted mma >= 160, scalar: products are made one by one, not on tensor cores: 8 mma for the scores of a tile of 16
+//     counted mma >= 160, scalar: products are made one by one, not on tensor cores: 8 mma for the scores of a tile
+//         of 16
 //         keys, 8 for its part of out.
 //     counted mma <= 160, mma: tiles that lie wholly behind the mask need not be computed, and each product of a
 //         tile is

@@ -1,6 +1,6 @@
 // ----- task
-// Puzzle: out[i] = s x[i] for i from 0 to n - 1, four numbers a thread: as a float4 (members x, y, z, w;
-// 16 bytes, at a multiple of 16) they are loaded and stored at once. There are at least n / 4
+// Puzzle: out[i] = s x[i] for i from 0 to n - 1, four numbers a thread: as a float4 (members x, y,
+// z, w; 16 bytes, at a multiple of 16) they are loaded and stored at once. There are at least n / 4
 // threads. The last n % 4 numbers are no whole float4: threads 0 to 2 do one each.
 __global__ void scale(float* out, const float* x, float s, int n) {
     // your code
@@ -27,7 +27,8 @@ __global__ void scale(float* out, const float* x, float s, int n) {
 //     last: , four.w *= s ==>
 
 // ----- limits
-//     counted loads <= 9, one-by-one: the four numbers of a thread are loaded one by one: as a float4 they take one load.
+//     counted loads <= 9, one-by-one: the four numbers of a thread are loaded one by one: as a float4 they take one
+//         load.
 
 // ----- judge
 #include "dev/course/exercises/judge_cuda.h"
