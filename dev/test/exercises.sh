@@ -111,11 +111,14 @@ edit 's/float sum/flat sum/; s/float m/flat m/' "$my/softmax.cpp"
 said 1 "does not compile" $exercise judge softmax
 printf 'void softmax(float* p, const float*, int64_t) { *(volatile float*)nullptr = p[0]; }\n' > "$my/softmax.cpp"
 said 1 "hint (crash)" $exercise judge softmax
-# Cheats: ending before the judge does, saying what it says, being two, reading what it gets or the files that it is made
-# of, taking the place of its functions, never ending. Each is refused in one sentence.
+# Cheats: ending before the judge does, saying what it says, being two, reading what it gets or the
+# files that it is made of, taking the place of its functions, never ending. Each is refused in one
+# sentence.
 solved='float m = x[0], sum = 0; for (int64_t i = 1; i < n; i++) m = std::max(m, x[i]);
     for (int64_t i = 0; i < n; i++) sum += p[i] = std::exp(x[i] - m); for (int64_t i = 0; i < n; i++) p[i] /= sum;'
-softmax_is() { printf '%s\nvoid softmax(float* p, const float* x, int64_t n) { %s }\n' "${2-}" "$1" > "$my/softmax.cpp"; }
+softmax_is() {
+    printf '%s\nvoid softmax(float* p, const float* x, int64_t n) { %s }\n' "${2-}" "$1" > "$my/softmax.cpp"
+}
 cheat() {  # cheat HINT BODY [BEFORE]
     softmax_is "$2" "${3-}"
     EXERCISE_SECONDS=1 said 1 "hint ($1): " $exercise judge softmax
@@ -163,9 +166,11 @@ said 1 "hint (forbidden)" $exercise judge online-softmax
 weighted_mean_is 'float all[1 << 16]; next((const float*&)all, (const float*&)all, HS);'
 said 1 "does not compile" $exercise judge online-softmax
 rm "$my/online-softmax.cpp"
-said 0 "1 of " $exercise grade
-said 0 "1 of 18 parts of lesson zero are yours: softmax." $exercise mine
-grep -q "yours  *loss .* after 60 steps" "$my/out" && grep -q "the original  *loss" "$my/out" || { cat "$my/out"; exit 1; }
+said 0 "2 of " $exercise grade
+said 0 "2 of 18 parts of lesson zero are yours: softmax, attention-forward." $exercise mine
+for row in "yours  *loss .* after 60 steps" "the original  *loss"; do
+    grep -q "$row" "$my/out" || { cat "$my/out"; exit 1; }
+done
 said 2 "there is no exercise 'nothing'" $exercise judge nothing
 $exercise table --check
 
