@@ -33,9 +33,11 @@ if [ "${2:-}" = cuda ]; then
     edit 's|i < n|i <= n|' "$my/vector-add.cu"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
     # Reads that only luck makes right, in device memory and in shared memory. What llmc has of these names is not used.
-    vector_add_is() { printf '%s\n__global__ void vector_add(float* out, const float* a, const float* b, int n) { %s }\n' \
-        "${2-}" "$1" > "$my/vector-add.cu"; }
-    vector_add_is "$loop { const float over = a[i + 1]; out[i] = a[i] + b[i] + 0 * (over > 0); }"
+    vector_add_is() {
+        printf '__global__ void vector_add(float* out, const float* a, const float* b, int n) { %s }\n' "$1" \
+            > "$my/vector-add.cu"
+    }
+    vector_add_is "$loop { out[i] = a[i] + b[i]; if (a[i + 1] > 1e38f) out[i] = 0; }"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
     vector_add_is "__shared__ float s [32], t[32]; s[threadIdx.x % 32] = t[threadIdx.x % 32] = 1; $loop
         out[i] = fmaxf(a[i] + b[i], -1e30f * (s[32 + threadIdx.x % 2] > 0));"
@@ -132,7 +134,8 @@ cheat flood 'for (;;) puts("on and on and on and on and on and on and on and on 
 cheat crash 'throw 1;'
 cheat forbidden "$solved static int once = fork();" '#include <unistd.h>'
 cheat forbidden 'char t[99]; if (fgets(t, 99, stdin)) printf("passed%s", t), _Exit(0);'
-cheat forbidden 'exit(0);' 'static int early = [] { std::string t; std::getline(std::cin, t); return puts(t.c_str()); }();'
+cheat forbidden 'exit(0);' \
+    'static int early = [] { std::string t; std::getline(std::cin, t); return puts(t.c_str()); }();'
 cheat forbidden 'std::ifstream("dev/course/exercises/softmax.cpp");' '#include <fstream>'
 cheat forbidden 'if (FILE* f = fopen("build/exercises/judge_softmax.cpp", "r")) fclose(f);'
 cheat forbidden 'system("true");'
