@@ -1,6 +1,6 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course exercise grade simulated-exercise prove-model prove-fast prove-cuda
+.PHONY: course exercise mine grade simulated-exercise prove-model prove-fast prove-cuda
 .PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
         step-model gpu_day_programs format dist
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp %/pieces.cpp %/tcp.cpp %/window.cpp
@@ -61,6 +61,8 @@ COUNTED     = COUNT=1
 endif
 exercise:                             ## EX=NAME: an exercise of the course, handed out, then judged
 	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) judge $(EX))
+mine:                                 ## lesson zero with the functions that you have written: built and trained
+	@$(EXERCISE_PY) mine
 grade:                                ## the exercises: which are done, which is next
 	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) grade)
 simulated-exercise: $(SIM_SOURCES) $(SIM_OBJECTS)

@@ -33,9 +33,11 @@ if [ "${2:-}" = cuda ]; then
     edit 's|i < n|i <= n|' "$my/vector-add.cu"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
     # Reads that only luck makes right, in device memory and in shared memory. What llmc has of these names is not used.
-    vector_add_is() { printf '%s\n__global__ void vector_add(float* out, const float* a, const float* b, int n) { %s }\n' \
-        "${2-}" "$1" > "$my/vector-add.cu"; }
-    vector_add_is "$loop { const float over = a[i + 1]; out[i] = a[i] + b[i] + 0 * (over > 0); }"
+    vector_add_is() {
+        printf '__global__ void vector_add(float* out, const float* a, const float* b, int n) { %s }\n' "$1" \
+            > "$my/vector-add.cu"
+    }
+    vector_add_is "$loop { out[i] = a[i] + b[i]; if (a[i + 1] > 1e38f) out[i] = 0; }"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
     vector_add_is "__shared__ float s [32], t[32]; s[threadIdx.x % 32] = t[threadIdx.x % 32] = 1; $loop
         out[i] = fmaxf(a[i] + b[i], -1e30f * (s[32 + threadIdx.x % 2] > 0));"
@@ -111,11 +113,14 @@ edit 's/float sum/flat sum/; s/float m/flat m/' "$my/softmax.cpp"
 said 1 "does not compile" $exercise judge softmax
 printf 'void softmax(float* p, const float*, int64_t) { *(volatile float*)nullptr = p[0]; }\n' > "$my/softmax.cpp"
 said 1 "hint (crash)" $exercise judge softmax
-# Cheats: ending before the judge does, saying what it says, being two, reading what it gets or the files that it is made
-# of, taking the place of its functions, never ending. Each is refused in one sentence.
+# Cheats: ending before the judge does, saying what it says, being two, reading what it gets or the
+# files that it is made of, taking the place of its functions, never ending. Each is refused in one
+# sentence.
 solved='float m = x[0], sum = 0; for (int64_t i = 1; i < n; i++) m = std::max(m, x[i]);
     for (int64_t i = 0; i < n; i++) sum += p[i] = std::exp(x[i] - m); for (int64_t i = 0; i < n; i++) p[i] /= sum;'
-softmax_is() { printf '%s\nvoid softmax(float* p, const float* x, int64_t n) { %s }\n' "${2-}" "$1" > "$my/softmax.cpp"; }
+softmax_is() {
+    printf '%s\nvoid softmax(float* p, const float* x, int64_t n) { %s }\n' "${2-}" "$1" > "$my/softmax.cpp"
+}
 cheat() {  # cheat HINT BODY [BEFORE]
     softmax_is "$2" "${3-}"
     EXERCISE_SECONDS=1 said 1 "hint ($1): " $exercise judge softmax
@@ -125,11 +130,12 @@ cheat unfinished 'exit(0);'
 cheat unfinished 'printf("passed\n"), fflush(stdout), _Exit(0);'
 cheat unfinished "$solved exit(0);"
 cheat endless 'for (volatile int i = 0;; i = 1) p[0] = x[0];'
-cheat flood 'for (;;) puts("passed passed passed passed passed passed passed passed passed passed passed passed");'
+cheat flood 'for (;;) puts("on and on and on and on and on and on and on and on and on and on and on and on");'
 cheat crash 'throw 1;'
 cheat forbidden "$solved static int once = fork();" '#include <unistd.h>'
 cheat forbidden 'char t[99]; if (fgets(t, 99, stdin)) printf("passed%s", t), _Exit(0);'
-cheat forbidden 'exit(0);' 'static int early = [] { std::string t; std::getline(std::cin, t); return puts(t.c_str()); }();'
+cheat forbidden 'exit(0);' \
+    'static int early = [] { std::string t; std::getline(std::cin, t); return puts(t.c_str()); }();'
 cheat forbidden 'std::ifstream("dev/course/exercises/softmax.cpp");' '#include <fstream>'
 cheat forbidden 'if (FILE* f = fopen("build/exercises/judge_softmax.cpp", "r")) fclose(f);'
 cheat forbidden 'system("true");'
@@ -152,16 +158,22 @@ softmax_is "$solved"
 said 0 "passed" $exercise judge softmax
 # Where memory is limited: what operator new does not see.
 said 0 "about" $exercise judge online-softmax
-for hidden in 'static float all[1 << 16]; all[HS] = 1; result[0] = all[HS];' 'result[0] = *(float*)malloc(1 << 16);'; do
-    edit "s|// your code|$hidden|; s|^void weighted_mean.*|void weighted_mean(float* result, int HS, const Next\&) { $hidden|" \
-        "$my/online-softmax.cpp"
-    said 1 "hint (forbidden)" $exercise judge online-softmax
-done
-edit "s|^void weighted_mean.*|void weighted_mean(float* result, int HS, const Next\&) { float all[1 << 16]; all[HS] = 1; \
-    result[0] = all[HS * 2];|" "$my/online-softmax.cpp"
+weighted_mean_is() {
+    echo "using Next = std::function<bool(const float*& score, const float*& v, int& n)>;
+    void weighted_mean(float* result, int HS, const Next& next) { $1 result[0] = all[HS]; }" > "$my/online-softmax.cpp"
+}
+weighted_mean_is 'static volatile float all[1 << 16]; all[HS] = 1;'
+said 1 "hint (forbidden)" $exercise judge online-softmax
+weighted_mean_is 'volatile float* all = (volatile float*)malloc(1 << 16);'
+said 1 "hint (forbidden)" $exercise judge online-softmax
+weighted_mean_is 'float all[1 << 16]; next((const float*&)all, (const float*&)all, HS);'
 said 1 "does not compile" $exercise judge online-softmax
 rm "$my/online-softmax.cpp"
-said 0 "1 of " $exercise grade
+said 0 "2 of " $exercise grade
+said 0 "2 of 18 parts of lesson zero are yours: softmax, attention-forward." $exercise mine
+for row in "yours  *loss .* after 60 steps" "the original  *loss"; do
+    grep -q "$row" "$my/out" || { cat "$my/out"; exit 1; }
+done
 said 2 "there is no exercise 'nothing'" $exercise judge nothing
 $exercise table --check
 

@@ -53,20 +53,24 @@ __global__ void row_statistics(float* mean, float* variance, const float* x, int
 //     divergent: const float m = sum_over_block(sum) / C; ==> if (threadIdx.x % 2) __syncthreads(); const float m =
 //         sum_over_block(sum) / C;
 //     square: (row[c] - m) * (row[c] - m) ==> row[c] * row[c]
-//     one-pass: squares += (row[c] - m) * (row[c] - m) ==> squares += row[c] * row[c] ;; sum_over_block(squares) / C; ==>
+//     one-pass: squares += (row[c] - m) * (row[c] - m) ==> squares += row[c] * row[c] ;; sum_over_block(squares) / C;
+//         ==>
 //         sum_over_block(squares) / C - m * m;
 //     shuffles: for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xFFFFFFFFu, value,
-//         distance); ==> __shared__ float all[1024]; __syncthreads(); all[threadIdx.x] = value; __syncthreads(); value = 0;
+//         distance); ==> __shared__ float all[1024]; __syncthreads(); all[threadIdx.x] = value; __syncthreads();
+//         value = 0;
 //         for (int i = 0; i < 32; i++) value += all[threadIdx.x / 32 * 32 + i];
 //     alone: int c = threadIdx.x; c < C; c += blockDim.x) sum ==> int c = 0; c < C && threadIdx.x == 0; c++) sum ;;
 //         int c = threadIdx.x; c < C; c += blockDim.x) squares ==> int c = 0; c < C && threadIdx.x == 0; c++) squares
 //     bounds: __shared__ float warps[32]; ==> __shared__ float warps[8];
 //     atomics: if (threadIdx.x % 32 == 0) warps[threadIdx.x / 32] = value; ==> if (threadIdx.x % 32 == 0)
-//         warps[threadIdx.x / 32] = 0; __syncwarp(); if (threadIdx.x % 32 == 0) atomicAdd(&warps[threadIdx.x / 32], value);
+//         warps[threadIdx.x / 32] = 0; __syncwarp(); if (threadIdx.x % 32 == 0) atomicAdd(&warps[threadIdx.x / 32],
+//         value);
 
 // ----- limits
 //     counted atomics <= 0, atomics: no atomics: the order of their additions is another one in every run.
-//     counted shuffles >= 240, shuffles: the lanes of a warp add up by shuffles: 5 for each sum of each of the 24 warps.
+//     counted shuffles >= 240, shuffles: the lanes of a warp add up by shuffles: 5 for each sum of each of the 24
+//         warps.
 //     counted longest <= 2, alone: one thread does the work of many, while the others wait: each thread adds up every
 //         blockDim.x-th element.
 
@@ -94,7 +98,8 @@ void judge(Judge& j, decltype(task::row_statistics)* row_statistics) {
         std::vector<float> x = j.random(c.rows * c.C);
         for (float& v : x) v += c.add;
         OnDevice<float> mean(begins(c.rows)), variance(begins(c.rows)), from(x);
-        run(c.threads == 256 ? "counted" : "row_statistics", row_statistics, c.rows, c.threads, mean, variance, from, c.C);
+        run(c.threads == 256 ? "counted" : "row_statistics", row_statistics, c.rows, c.threads, mean, variance, from,
+            c.C);
         j.check({{"mean", {c.rows}, mean.fetch()}, {"variance", {c.rows}, variance.fetch()}},
                 [&](const Key& wrong) -> Arrays {
                     std::vector<double> M(c.rows), V(c.rows);

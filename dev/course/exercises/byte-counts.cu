@@ -1,8 +1,9 @@
 // ----- task
-// Puzzle: counts[v] += how often v occurs among x[0] ... x[n-1], for v from 0 to 15. Many threads meet
-// the same v, so the addition must be one step that nobody comes into: atomicAdd(&number, 1). Atomics
-// in device memory are slow. So each block counts in 16 numbers of shared memory, and adds them to
-// counts at the end. Thread k of the grid has the elements k, k + threads, k + 2 threads, ...
+// Puzzle: counts[v] += how often v occurs among x[0] ... x[n-1], for v from 0 to 15. Many threads
+// meet the same v, so the addition must be one step that nobody comes into: atomicAdd(&number, 1).
+// Atomics in device memory are slow. So each block counts in 16 numbers of shared memory, and adds
+// them to counts at the end. Thread k of the grid has the elements k, k + threads, k + 2 threads,
+// ...
 __global__ void byte_counts(int* counts, const int* x, int n) {
     // your code
 }
@@ -50,8 +51,10 @@ void judge(Judge& j, decltype(task::byte_counts)* byte_counts) {
                 [&, n = n, blocks = blocks](const Key& wrong) -> Arrays {
                     std::vector<double> expected(first.begin(), first.end());
                     for (int i = 0; i < n; i++) {
-                        // without the block's number its threads begin at 0, and go on by all threads of the grid
-                        if (wrong == "block" && i % (64 * blocks) >= 64 || wrong == "once" && i >= 64 * blocks) continue;
+                        // without the block's number its threads begin at 0, and go on by all
+                        // threads of the grid
+                        if (wrong == "block" && i % (64 * blocks) >= 64 || wrong == "once" && i >= 64 * blocks)
+                            continue;
                         expected[x[i]] += wrong == "block" ? blocks : 1;
                     }
                     for (double& v : expected) v -= wrong == "zero" ? blocks : 0;  // it begins as -1 here

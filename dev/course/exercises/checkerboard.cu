@@ -1,6 +1,6 @@
 // ----- task
-// Puzzle: out[r,c] = x[r,c], but negated where r + c is odd. x and out (rows, cols) are stored row by
-// row. Blocks are of 16 x 4 threads: threadIdx.x and blockIdx.x count columns, threadIdx.y and
+// Puzzle: out[r,c] = x[r,c], but negated where r + c is odd. x and out (rows, cols) are stored row
+// by row. Blocks are of 16 x 4 threads: threadIdx.x and blockIdx.x count columns, threadIdx.y and
 // blockIdx.y rows. The last blocks reach beyond the matrix in both directions.
 __global__ void checkerboard(float* out, const float* x, int rows, int cols) {
     // your code
@@ -24,9 +24,10 @@ __global__ void checkerboard(float* out, const float* x, int rows, int cols) {
 #include "dev/course/exercises/judge_cuda.h"
 void judge(Judge& j, decltype(task::checkerboard)* checkerboard) {
     j.cuda = true;
-    j.hints = {{"stripes", "whole rows are negated: the sum of row and column decides."},
-               {"even", "it is the other way round: elements with an odd r + c are negated."},
-               {"flat", "the number of the element in memory decides; with an even number of columns that is c alone."}};
+    j.hints = {
+        {"stripes", "whole rows are negated: the sum of row and column decides."},
+        {"even", "it is the other way round: elements with an odd r + c are negated."},
+        {"flat", "the number of the element in memory decides; with an even number of columns that is c alone."}};
     for (auto [rows, cols] : {std::pair<int, int>{1, 1}, {3, 10}, {6, 33}, {16, 40}}) {
         j.sizes("rows %d, cols %d", rows, cols);
         const std::vector<float> x = j.random(rows * cols);

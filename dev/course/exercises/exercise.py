@@ -2,6 +2,7 @@
 """The exercises of the course. Standard library only; `make exercise EX=NAME` and `make grade` call it.
 
     exercise.py judge NAME       the first time copies the stub to dev/course/my/, afterwards judges what is there
+    exercise.py mine             lesson zero with your own functions is built and trained, beside the original
     exercise.py grade            the table of all exercises: which are done, which is next
     exercise.py table [--check]  writes the table of README.md
     exercise.py prove KIND...    tests the judges: the solution passes, the stub and every listed mistake fail with the
@@ -33,6 +34,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 os.chdir(ROOT)
 sys.path.insert(0, str(HERE))
+import mine  # noqa: E402
 import programs  # noqa: E402
 from programs import Problem, definitions  # noqa: E402
 from runs import MEANING, limits_of, run_judge  # noqa: E402
@@ -282,11 +284,13 @@ def main():
         return judge_command(arguments[0])
     if command in ("grade", "judge"):
         return grade_command()
+    if command == "mine":
+        return mine.mine(all_exercises(), state_of)
     if command == "table":
         return table_command("--check" in arguments)
     if command == "prove" and arguments:
         return prove_command(arguments)
-    raise Problem(f"unknown command {command!r}: judge NAME, grade, table or prove KIND")
+    raise Problem(f"unknown command {command!r}: judge NAME, grade, mine, table or prove KIND")
 
 
 if __name__ == "__main__":

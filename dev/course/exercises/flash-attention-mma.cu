@@ -108,7 +108,8 @@ __global__ void flash_attention(float* out, const bf16* q, const bf16* k, const 
 //     mma: first_key <= first_query; first_key ==> first_key < T; first_key
 
 // ----- limits
-//     counted mma >= 160, scalar: products are made one by one, not on tensor cores: 8 mma for the scores of a tile of 16
+//     counted mma >= 160, scalar: products are made one by one, not on tensor cores: 8 mma for the scores of a tile
+//         of 16
 //         keys, 8 for its part of out.
 //     counted mma <= 160, mma: tiles that lie wholly behind the mask need not be computed, and each product of a
 //         tile is
@@ -174,12 +175,14 @@ void judge(Judge& j, decltype(task::flash_attention)* flash_attention) {
         OnDevice<float> out(begins(T * 64));
         OnDevice<bf16> q(x[0]), k(x[1]), v(x[2]);
         run(T == 64 ? "counted" : "flash_attention", flash_attention, T / 16, 32, out, q, k, v, T);
-        j.check({{"out", {T, 64}, out.fetch()}}, [&, T = T](const Key& wrong) -> Arrays {
+        j.check({{"out", {T, 64}, out.fetch()}}, [&, T = T, scale = scale](const Key& wrong) -> Arrays {
             std::vector<double> all;
             for (int t = 0; t < T; t++) {
                 const std::vector<double> row = attention_with(x[0], x[1], x[2], T, t, wrong);
                 all.insert(all.end(), row.begin(), row.end());
             }
+            // there the sum of a lane may be too small for a float
+            if (wrong == "lanes" && scale > 20) std::fill(all.begin(), all.end(), ANY);
             return {all};
         });
     }

@@ -1,6 +1,6 @@
 // ----- task
-// Puzzle: out[i] = s x[i] for i from 0 to n - 1, four numbers a thread: as a float4 (members x, y, z, w;
-// 16 bytes, at a multiple of 16) they are loaded and stored at once. There are at least n / 4
+// Puzzle: out[i] = s x[i] for i from 0 to n - 1, four numbers a thread: as a float4 (members x, y,
+// z, w; 16 bytes, at a multiple of 16) they are loaded and stored at once. There are at least n / 4
 // threads. The last n % 4 numbers are no whole float4: threads 0 to 2 do one each.
 __global__ void scale(float* out, const float* x, float s, int n) {
     // your code
@@ -24,16 +24,18 @@ __global__ void scale(float* out, const float* x, float s, int n) {
 //         x[whole + i]
 //     one-by-one: float4 four = ((const float4*)x)[i]; ==> float4 four; four.x = x[4 * i]; four.y = x[4 * i + 1];
 //         four.z = x[4 * i + 2]; four.w = x[4 * i + 3];
-//     alone: if (i < whole) { ==> if (i == 0) for (int i = 0; i < whole; i++) {
+//     last: , four.w *= s ==>
 
 // ----- limits
-//     counted loads <= 9, one-by-one: the four numbers of a thread are loaded one by one: as a float4 they take one load.
+//     counted loads <= 9, one-by-one: the four numbers of a thread are loaded one by one: as a float4 they take one
+//         load.
 
 // ----- judge
 #include "dev/course/exercises/judge_cuda.h"
 void judge(Judge& j, decltype(task::scale)* scale) {
     j.cuda = true;
     j.hints = {{"tail", "the last n % 4 numbers are not done."},
+               {"last", "the fourth number of each float4 is not multiplied."},
                {"begin", "the last n % 4 numbers are those from 4 (n / 4) on."}};
     for (int n : {4, 7, 258, 1027}) {
         j.sizes("n %d", n);
@@ -44,7 +46,8 @@ void judge(Judge& j, decltype(task::scale)* scale) {
             std::vector<double> expected = doubles(begins(n));
             const int whole = n / 4 * 4;
             for (int i = 0; i < n; i++)
-                if (i < whole || wrong == "") expected[i] = 1.5 * x[i];
+                if (i < whole || wrong == "" || wrong == "last")
+                    expected[i] = (wrong == "last" && i < whole && i % 4 == 3 ? 1 : 1.5) * x[i];
                 else if (wrong == "begin") expected[i] = ANY;
             for (int i = n / 4; wrong == "begin" && i < n / 4 + n % 4; i++) expected[i] = ANY;
             return {expected};

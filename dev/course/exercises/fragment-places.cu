@@ -1,8 +1,8 @@
 // ----- task
-// Puzzle: the result of an mma, 16 x 8 floats, is spread over the 32 lanes, 4 in each: c[0], c[1], c[2],
-// c[3] (llmc/cuda/mma.cuh draws it). With g = lane / 4 and t = lane % 4, c[0] and c[1] lie in row g, in
-// the columns 2t and 2t + 1, and c[2] and c[3] 8 rows below. Write where each lies: places[4 lane + i]
-// = 8 row + column of c[i]. One warp.
+// Puzzle: the result of an mma, 16 x 8 floats, is spread over the 32 lanes, 4 in each: c[0], c[1],
+// c[2], c[3] (llmc/cuda/mma.cuh draws it). With g = lane / 4 and t = lane % 4, c[0] and c[1] lie in
+// row g, in the columns 2t and 2t + 1, and c[2] and c[3] 8 rows below. Write where each lies:
+// places[4 lane + i] = 8 row + column of c[i]. One warp.
 __global__ void fragment_places(int* places) {
     // your code
 }

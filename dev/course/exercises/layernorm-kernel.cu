@@ -37,7 +37,8 @@ __global__ void layernorm(float* out, const float* inp, const float* gain, const
 //     gain: gain[c] ==> gain[lane % C]
 //     one-pass: squares += (x[c] - mean) * (x[c] - mean) ==> squares += x[c] * x[c] ;;
 //         rsqrtf(sum_over_warp(squares) / C + 1e-5f) ==> rsqrtf(sum_over_warp(squares) / C - mean * mean + 1e-5f)
-//     alone: int c = lane; c < C; c += 32) sum ==> int c = 0; c < C && lane == 0; c++) sum ;; int c = lane; c < C; c += 32)
+//     alone: int c = lane; c < C; c += 32) sum ==> int c = 0; c < C && lane == 0; c++) sum ;; int c = lane; c < C; c
+//         += 32)
 //         squares ==> int c = 0; c < C && lane == 0; c++) squares ;; int c = lane; c < C; c += 32) out ==>
 //         int c = 0; c < C && lane == 0; c++) out
 //     bias: + bias[c] ==> + bias[lane % C]

@@ -1,6 +1,6 @@
 // ----- task
-// Puzzle: out[i] = x[n - 1 - i] for i from 0 to n - 1, one thread for each i. There are more threads
-// than elements: blockDim.x in each of gridDim.x blocks.
+// Puzzle: out[i] = x[n - 1 - i] for i from 0 to n - 1, one thread for each i. There are more
+// threads than elements: blockDim.x in each of gridDim.x blocks.
 __global__ void mirror(float* out, const float* x, int n) {
     // your code
 }

@@ -51,7 +51,8 @@ __global__ void product(float* out, const bf16* A, const bf16* B, int K) {
 //     mma: mma(c, a, ==> float none[4] = {}; mma(none, a, 0, 0); mma(c, a,
 
 // ----- limits
-//     counted longest <= 4, alone: one lane does all of the product. An mma is done by the warp, each lane holds a part.
+//     counted longest <= 4, alone: one lane does all of the product. An mma is done by the warp, each lane holds a
+//         part.
 //     counted mma >= 4, scalar: the products are made one by one, not on tensor cores: an mma for each step of 16.
 //     counted mma <= 4, mma: an mma does 16 columns of the whole tile: one per step is enough.
 

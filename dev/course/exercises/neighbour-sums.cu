@@ -1,7 +1,7 @@
 // ----- task
 // Puzzle: out[i] = x[i-1] + x[i] + x[i+1], where what lies outside of 0 to n - 1 counts as 0. Three
-// threads need each x[i]; it shall be loaded once. So a block of 64 threads first loads what it needs
-// into shared memory, 66 numbers, of which the first and the last belong to its neighbours.
+// threads need each x[i]; it shall be loaded once. So a block of 64 threads first loads what it
+// needs into shared memory, 66 numbers, of which the first and the last belong to its neighbours.
 constexpr int THREADS = 64;
 __global__ void neighbour_sums(float* out, const float* x, int n) {
     // your code
@@ -37,8 +37,9 @@ __global__ void neighbour_sums(float* out, const float* x, int n) {
 #include "dev/course/exercises/judge_cuda.h"
 void judge(Judge& j, decltype(task::neighbour_sums)* neighbour_sums) {
     j.cuda = true;
-    j.hints = {{"halo", "elements at the border of a block lack their neighbour in the next block: it must be loaded too."},
-               {"left", "x[i] is added twice, and x[i-1] is not part of the sum."}};
+    j.hints = {
+        {"halo", "elements at the border of a block lack their neighbour in the next block: it must be loaded too."},
+        {"left", "x[i] is added twice, and x[i-1] is not part of the sum."}};
     for (int n : {1, 64, 100, 256}) {
         j.sizes("n %d", n);
         const std::vector<float> x = j.random(n);

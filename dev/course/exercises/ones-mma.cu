@@ -1,7 +1,7 @@
 // ----- task
-// Puzzle: sums[r] = A[r,0] + ... + A[r,15] for A (16, 16) in bf16, by one mma of one warp: a product with
-// a matrix b of ones has the sums of the rows in each of its 8 columns. The places of c are those of
-// the puzzle fragment-places. With g = lane / 4 and t = lane % 4:
+// Puzzle: sums[r] = A[r,0] + ... + A[r,15] for A (16, 16) in bf16, by one mma of one warp: a
+// product with a matrix b of ones has the sums of the rows in each of its 8 columns. The places of
+// c are those of the puzzle fragment-places. With g = lane / 4 and t = lane % 4:
 //
 //     mma(c, a, b0, b1);                   c (16 x 8) += a (16 x 16) b (16 x 8)
 //     a[0] = A[g][2t, 2t+1]     a[1] = A[g+8][2t, 2t+1]     a[2] = A[g][2t+8, 2t+9]     a[3] = A[g+8][2t+8, 2t+9]
@@ -41,10 +41,11 @@ __global__ void row_sums(float* sums, const bf16* A) {
 #include "dev/course/exercises/judge_cuda.h"
 void judge(Judge& j, decltype(task::row_sums)* row_sums) {
     j.cuda = true;
-    j.hints = {{"half", "the last 8 columns are missing: b1 is for them, and must be ones too."},
-               {"rows", "c[1] is in the same row as c[0]: the sum of row g + 8 is c[2]."},
-               {"one", "every other column is missing: both numbers of a pair must be 1."},
-               {"a-order", "a[1] and a[2] have changed places: a[1] is 8 rows below a[0], a[2] is 8 columns to its right."}};
+    j.hints = {
+        {"half", "the last 8 columns are missing: b1 is for them, and must be ones too."},
+        {"rows", "c[1] is in the same row as c[0]: the sum of row g + 8 is c[2]."},
+        {"one", "every other column is missing: both numbers of a pair must be 1."},
+        {"a-order", "a[1] and a[2] have changed places: a[1] is 8 rows below a[0], a[2] is 8 columns to its right."}};
     for (int round = 0; round < 2; round++) {
         j.sizes("matrix %d", round + 1);
         std::vector<bf16> a;

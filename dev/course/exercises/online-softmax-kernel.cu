@@ -45,7 +45,8 @@ __global__ void softmax(float* p, const float* x, int rows, int n) {
 //     largest: larger = fmaxf(m, score) ==> larger = 0 ;; larger = fmaxf(m, other_m) ==> larger = 0
 //     alone: int i = lane; i < n; i += 32) { ==> int i = 0; i < n && lane == 0; i++) { ;;
 //         int i = lane; i < n; i += 32) p ==> int i = 0; i < n && lane == 0; i++) p
-//     pieces: int i = lane; i < n; i += 32) p ==> int i = lane * ((n + 31) / 32); i < n && i < (lane + 1) * ((n + 31) / 32);
+//     pieces: int i = lane; i < n; i += 32) p ==> int i = lane * ((n + 31) / 32); i < n && i < (lane + 1) * ((n + 31)
+//         / 32);
 //         i++) p
 
 // ----- limits
@@ -81,12 +82,14 @@ void judge(Judge& j, decltype(task::softmax)* softmax) {
          "such as -3e38, or treat this case by itself."},
         {"order", "each row is written in reverse order."},
         {"largest",
-         "nothing is subtracted from the scores before e^x: it overflows from 89 on, and all of them are 0 below -104."}};
+         "nothing is subtracted from the scores before e^x: it overflows from 89 on, and all of them are 0 below "
+         "-104."}};
     struct Case {
         int rows, n;
         double add, scale;
     };
-    for (const Case& c : {Case{4, 64, 0, 1}, {1, 5, 0, 1}, {7, 100, 0, 50}, {3, 33, -300, 2}, {2, 40, 200, 5}, {8, 256, 0, 3}}) {
+    for (const Case& c :
+         {Case{4, 64, 0, 1}, {1, 5, 0, 1}, {7, 100, 0, 50}, {3, 33, -300, 2}, {2, 40, 200, 5}, {8, 256, 0, 3}}) {
         j.sizes("rows %d, n %d, scores %g +- %g", c.rows, c.n, c.add, c.scale);
         std::vector<float> x = j.random(c.rows * c.n, c.scale);
         for (float& score : x) score += (float)c.add;

@@ -1,7 +1,7 @@
 // ----- task
-// Puzzle: sums[r] = x[r,0] + ... + x[r,31] for a matrix of 32 x 32, by one warp: lane r adds up row r.
-// Read from memory like this, each lane would touch a sector of its own. So the warp loads row after
-// row into shared memory, lane c column c, and then lane r reads row r from there. In float
+// Puzzle: sums[r] = x[r,0] + ... + x[r,31] for a matrix of 32 x 32, by one warp: lane r adds up row
+// r. Read from memory like this, each lane would touch a sector of its own. So the warp loads row
+// after row into shared memory, lane c column c, and then lane r reads row r from there. In float
 // tile[32][32] all lanes would read from one bank; how long must a row be so that they do not?
 __global__ void row_banks(float* sums, const float* x) {
     // your code
@@ -28,8 +28,10 @@ __global__ void row_banks(float* sums, const float* x) {
 //         tile[lane][c]; ==> tile[r][c]; sums[r] = sum; }
 
 // ----- limits
-//     counted load-sectors <= 4.01, strided: the lanes of a warp read from different rows of x: 32 sectors for each load.
-//     counted conflicts <= 0, conflicts: the lanes read different rows of one column of the tile, which lie in one bank:
+//     counted load-sectors <= 4.01, strided: the lanes of a warp read from different rows of x: 32 sectors for each
+//         load.
+//     counted conflicts <= 0, conflicts: the lanes read different rows of one column of the tile, which lie in one
+//         bank:
 //         with rows of 33 they lie in 32.
 
 // ----- judge

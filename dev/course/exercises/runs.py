@@ -30,6 +30,7 @@ SIMULATOR = [
 ]
 RACE = ("race", "other results when the threads run in another order. A __syncthreads() is missing between the "
         "write of one thread to memory and the read of another, or between a read and the next write.")
+VAGUE = ("unknown", "unwritten", "added", "overwritten", "factor")  # what a race can look like
 # The figures that limits are about, by name; see the limits of an exercise.
 MEANING = {"load-sectors": "sectors of 32 bytes per load of a warp",
            "store-sectors": "sectors of 32 bytes per store of a warp",
@@ -130,7 +131,7 @@ def explain(program, arguments, e, seed, status, text, errors):
             if e.cuda and re.search(f"^error: .*({pattern})", errors, re.M):
                 return before + errors + hint(key, meaning)
     if hints:
-        again = e.cuda and (seed > 0 or hints[1] == "unknown" and changes_with_order(program, arguments, text))
+        again = e.cuda and (seed > 0 or hints[1] in VAGUE and changes_with_order(program, arguments, text))
         return before + errors + (hint(*RACE) if again else hints[0])
     if status is not None and status < 0:
         return before + errors + hint(
@@ -156,7 +157,8 @@ def metric(kernel, name):
             "writes": kernel["global_store"]["bytes"] / max(kernel["written_bytes"], 1),
             "global-atomics": kernel["global_atomic"]["requests"],
             "shared-atomics": kernel["shared_atomic"]["requests"],
-            "atomics": kernel["global_atomic"]["requests"] + kernel["shared_atomic"]["requests"], "barriers": kernel["barriers"] / kernel["blocks"],
+            "atomics": kernel["global_atomic"]["requests"] + kernel["shared_atomic"]["requests"],
+            "barriers": kernel["barriers"] / kernel["blocks"],
             "mma": kernel["warps"].get("mma", 0), "loads": kernel["global_load"]["requests"],
             "shuffles": sum(n for what, n in kernel["warps"].items() if what.startswith("__shfl")),
             "lanes": sum(s["bytes"] / s["lane_bytes"] for s in sites) / max(sum(s["requests"] for s in sites), 1),

@@ -36,13 +36,16 @@ __global__ void transpose(float* out, const float* inp, int rows, int cols) {
 //     tiles: out[(first_col + y) * rows + first_row + x] = tile[x][y] ==> out[(first_col + y) * rows + first_row +
 //         x] =
 //         tile[y][x]
-//     alone: int y = threadIdx.y; y < TILE; y += STEP)\n        if (first_row ==> int y = 0; y < TILE && threadIdx.y == 0;
+//     alone: int y = threadIdx.y; y < TILE; y += STEP)\n        if (first_row ==> int y = 0; y < TILE && threadIdx.y
+//         == 0;
 //         y++)\n        if (first_row ;; int y = threadIdx.y; y < TILE; y += STEP)\n        if (first_col ==>
 //         int y = 0; y < TILE && threadIdx.y == 0; y++)\n        if (first_col
 //     part: y < TILE; y += STEP)\n        if (first_row ==> y < TILE; y += TILE)\n        if (first_row ;;
 //         y < TILE; y += STEP)\n        if (first_col ==> y < TILE; y += TILE)\n        if (first_col
 
 // ----- limits
+//     counted longest <= 4, alone: one row of threads does the whole tile while the others wait: each thread does 4
+//         elements.
 //     counted load-sectors <= 4, strided-load: the lanes of a warp read from different rows of inp: threadIdx.x
 //         must run
 //         along a row.

@@ -1,7 +1,7 @@
 // ----- task
-// Puzzle: x holds n pairs, one after another: x[2i] and x[2i+1]. Take them apart: a[i] = x[2i], b[i] =
-// x[2i+1]. One thread for each pair; it loads the pair at once, as a float2 (members x and y, 8
-// bytes, at a multiple of 8), so that a warp asks for 256 bytes with one instruction.
+// Puzzle: x holds n pairs, one after another: x[2i] and x[2i+1]. Take them apart: a[i] = x[2i],
+// b[i] = x[2i+1]. One thread for each pair; it loads the pair at once, as a float2 (members x and
+// y, 8 bytes, at a multiple of 8), so that a warp asks for 256 bytes with one instruction.
 __global__ void unzip(float* a, float* b, const float* x, int n) {
     // your code
 }

@@ -1,6 +1,6 @@
 // ----- task
-// Puzzle: largest[r] = the largest of x[r,0] ... x[r,C-1], one warp per row; a block is one warp. Each
-// lane finds the largest of elements lane, lane + 32, ... Then in 5 steps
+// Puzzle: largest[r] = the largest of x[r,0] ... x[r,C-1], one warp per row; a block is one warp.
+// Each lane finds the largest of elements lane, lane + 32, ... Then in 5 steps
 //
 //     __shfl_down_sync(0xFFFFFFFFu, value, distance)     the value of the lane so many numbers higher
 //
@@ -34,11 +34,12 @@ __global__ void row_largest(float* largest, const float* x, int C) {
 #include "dev/course/exercises/judge_cuda.h"
 void judge(Judge& j, decltype(task::row_largest)* row_largest) {
     j.cuda = true;
-    j.hints = {{"zero", "it begins with 0, which is above all elements of a row of negative ones: -INFINITY is below all."},
-               {"lane", "this is the largest of lane 0 alone: every 32nd element."},
-               {"last-lane", "lane 31 has nobody above it and knows its own elements alone: lane 0 has the result."},
-               {"first-step", "lanes 16 to 31 are not part of it: the first distance is 16."},
-               {"first-pass", "only the first 32 elements of a row are looked at."}};
+    j.hints = {
+        {"zero", "it begins with 0, which is above all elements of a row of negative ones: -INFINITY is below all."},
+        {"lane", "this is the largest of lane 0 alone: every 32nd element."},
+        {"last-lane", "lane 31 has nobody above it and knows its own elements alone: lane 0 has the result."},
+        {"first-step", "lanes 16 to 31 are not part of it: the first distance is 16."},
+        {"first-pass", "only the first 32 elements of a row are looked at."}};
     for (auto [rows, C] : {std::pair<int, int>{2, 32}, {4, 100}, {3, 512}}) {
         j.sizes("rows %d, C %d", rows, C);
         std::vector<float> x = j.random(rows * C);

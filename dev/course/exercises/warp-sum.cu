@@ -44,7 +44,8 @@ __global__ void row_sums(float* sums, const float* x, int rows, int C) {
 //         / 32); c++
 //     double: float sum = 0 ==> float sum = lane < C ? x[row * C + lane] : 0
 //     alone: int c = lane; c < C; c += 32 ==> int c = 0; c < C && lane == 0; c++
-//     steps: sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance) ==> ;; int distance = 16; distance > 0; distance /= 2 ==>
+//     steps: sum += __shfl_xor_sync(0xFFFFFFFFu, sum, distance) ==> ;; int distance = 16; distance > 0; distance /= 2
+//         ==>
 //         int other = 0; other < 1; other++ ;; if (lane == 0) sums[row] = sum ==> float all = 0;
 //         for (int i = 0; i < 32; i++) all += __shfl_sync(0xFFFFFFFFu, sum, i); if (lane == 0) sums[row] = all
 //     shuffles: for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum,
