@@ -375,14 +375,23 @@ static void mlp() {
     show("dfcprojw", {C, OC}, dfcprojw);
 }
 
-static const Part CHAPTERS[] = {{"lesson", lesson_zero},  {"linear", linear},
-                                {"tokens", tokens},       {"rounding", rounding},
-                                {"embedding", embedding}, {"layer-norm", layer_norm},
-                                {"attention", attention}, {"window", window},
-                                {"gelu", gelu_layer},     {"cross-entropy", cross_entropy},
-                                {"adamw", adamw},         {"optimizers", optimizers},
-                                {"matmul", matmul},       {"noise-scale", noise_scale},
-                                {"resume", resume},       {"tensor", mlp}};
+static const Part CHAPTERS[] = {{"lesson", lesson_zero},
+                                {"linear", linear},
+                                {"tokens", tokens},
+                                {"rounding", rounding},
+                                {"embedding", embedding},
+                                {"layer-norm", layer_norm},
+                                {"attention", attention},
+                                {"window", window},
+                                {"average", weight_average},
+                                {"gelu", gelu_layer},
+                                {"cross-entropy", cross_entropy},
+                                {"adamw", adamw},
+                                {"optimizers", optimizers},
+                                {"matmul", matmul},
+                                {"noise-scale", noise_scale},
+                                {"resume", resume},
+                                {"tensor", mlp}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));

@@ -143,6 +143,10 @@ inline const std::vector<OptionRow>& option_table() {
         single(TRAINING, "", "--dropout", &O::dropout, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
                "share of the embeddings' sum and of what layers add to it that each step sets to 0; not of attention's "
                "weights, which its kernels never store"),
+        real(
+            TRAINING, "", "--ema", &O::ema, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
+            "keeps an average of the weights, of which each update keeps this share: validated beside the weights, and "
+            "written at the end as model_ema_STEP.bin"),
         text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optim/optimizers.h); each has an -l of its own unless that is "
              "given"),
