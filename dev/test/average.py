@@ -178,8 +178,8 @@ def planned(tests):
     size = [int(re.search(r"^total (\d+) bytes", text, re.M)[1]) for text in (plain, average)]
     disk = [int(re.search(r"^a checkpoint: (\d+) bytes", text, re.M)[1]) for text in (plain, average)]
     row = int(re.search(r"^average +average +.* (\d+)$", average, re.M)[1])
-    assert size[1] - size[0] == row and "average" not in plain
-    assert disk[1] - disk[0] == row + 8, "the header of the state says that it is there"
+    assert size[1] - size[0] == row and "\naverage" not in plain
+    assert disk[1] - disk[0] == row + 40, "the header of the state is longer, and says that it is there"
     out = tests.out("planned")
     tests.run(CPU, "--ema", 0.9, "-o", out)
     files = [out / name for name in ("model_00000006.bin", "state_00000006_00000.bin")]
@@ -217,8 +217,8 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         tests = Tests(pathlib.Path(name))
         tests.test("--ema is the formula, fp32", as_numpy, CPU, "cpu", "fp32", 1e-6)
-        tests.test("--ema is the formula, bf16", as_numpy, CPU, "cpu_bf16", "bf16", 1e-2)
-        tests.test("--ema is the formula, GPU", as_numpy, SIM, "sim", "bf16", 1e-2)
+        tests.test("--ema is the formula, bf16", as_numpy, CPU, "cpu_bf16", "bf16", 8e-3)
+        tests.test("--ema is the formula, GPU", as_numpy, SIM, "sim", "bf16", 8e-3)
         tests.test("--ema resumed, fp32", resumed, CPU, "cpu", "fp32")
         tests.test("--ema resumed, bf16", resumed, CPU, "cpu_bf16", "bf16")
         tests.test("--ema resumed, GPU", resumed, SIM, "sim", "bf16")
