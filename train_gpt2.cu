@@ -425,6 +425,7 @@ int train(Run& run) {
         loss_norm_and_update(model, settings);              // over all processes; AdamW, if the device decides so
         load_ahead(run);                                    // while it computes
         const StepResult result = wait_for_step(model, settings);
+        average_weights(run, result);                 // --ema: an average of the weights
         meet_when_due(run);                           // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);

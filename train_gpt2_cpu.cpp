@@ -428,6 +428,7 @@ int train(Run& run) {
         const UpdateSettings settings = begin_update(run);  // learning rate, clipping, what is an outlier
         const StepResult result = loss_and_norm<floatX>(model, settings);  // over all processes
         if (result.wanted) update<floatX>(model, settings, result);        // AdamW
+        average_weights(run, result);                                      // --ema: an average of the weights
         meet_when_due(run);                                                // --sync-every: processes that train apart
         end_step(run, settings, result, micro_step);  // logs and counts it; micro_step finds where a NaN began
         save_when_due(run);

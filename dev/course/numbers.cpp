@@ -27,6 +27,7 @@
 #include "llmc/cpu/orthogonalize.h"
 #include "llmc/cpu/scratch.h"
 #include "llmc/base/file.h"
+#include "llmc/optim/average.h"
 #include "llmc/optim/noise_scale.h"
 #include "llmc/base/random.h"
 #include "llmc/optim/schedule.h"
@@ -117,6 +118,16 @@ static void attention_within(int64_t window) {
 
 static void attention() { attention_within(0); }
 static void window() { attention_within(4); }
+
+static void weight_average() {
+    const int64_t T = 6, n = 5;
+    const auto weights = random_array("weights", {T, n});
+    auto average = zeros(n);
+    for (int64_t t = 0; t < T; t++)
+        for (int64_t i = 0; i < n; i++)
+            average[i] = average_of(average[i], weights[t * n + i], average_share(0.6, t + 1));
+    show("average", {n}, average);
+}
 
 static void gelu_layer() {
     const auto x = random_array("x", {16}, 2), dy = random_array("dy", {16});
@@ -375,14 +386,23 @@ static void mlp() {
     show("dfcprojw", {C, OC}, dfcprojw);
 }
 
-static const Part CHAPTERS[] = {{"lesson", lesson_zero},  {"linear", linear},
-                                {"tokens", tokens},       {"rounding", rounding},
-                                {"embedding", embedding}, {"layer-norm", layer_norm},
-                                {"attention", attention}, {"window", window},
-                                {"gelu", gelu_layer},     {"cross-entropy", cross_entropy},
-                                {"adamw", adamw},         {"optimizers", optimizers},
-                                {"matmul", matmul},       {"noise-scale", noise_scale},
-                                {"resume", resume},       {"tensor", mlp}};
+static const Part CHAPTERS[] = {{"lesson", lesson_zero},
+                                {"linear", linear},
+                                {"tokens", tokens},
+                                {"rounding", rounding},
+                                {"embedding", embedding},
+                                {"layer-norm", layer_norm},
+                                {"attention", attention},
+                                {"window", window},
+                                {"average", weight_average},
+                                {"gelu", gelu_layer},
+                                {"cross-entropy", cross_entropy},
+                                {"adamw", adamw},
+                                {"optimizers", optimizers},
+                                {"matmul", matmul},
+                                {"noise-scale", noise_scale},
+                                {"resume", resume},
+                                {"tensor", mlp}};
 
 int main(int argc, char** argv) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(64, 64), thread_scratch_elems<bf16>(64, 64));

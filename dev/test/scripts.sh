@@ -79,6 +79,11 @@ dev/recompute.py --model L2C32H2T16 -b 1 -t 16 --steps 1 --rounds 1 --csv "$fold
 dev/compressed_activations.py --model L3C32H2T64 --steps 2 --seeds 1 --folder "$folder/codes" > "$folder/log"
 [ "$(grep -c '^| codes at `-r [0-4]` | [0-9,]* to [0-9,]* (0[.]' "$folder/log")" = 5 ] &&
     [ "$(ls "$folder/codes/"*.json | wc -l)" = 7 ] || { cat "$folder/log"; exit 1; }
+if dev/test/average.py --packages 2> /dev/null; then
+    dev/averages.py --model L1C16H1T64 --steps 50 --seeds 1 --folder "$folder/averages" > "$folder/log"
+    [ "$(grep -c '^| .* | [+-][0-9.]*, least [+-][0-9.]* | [+-]' "$folder/log")" = 3 ] &&
+        grep -q '^| the last weights | [0-9.]*, spread 0.0000 |' "$folder/log" || { cat "$folder/log"; exit 1; }
+fi
 # A package that is not there is named with its pip line (-S: none is).
 said=$(python3 -S dev/data/unicode_tables.py 2>&1) && { echo "unicode_tables.py does without tiktoken"; exit 1; }
 [[ $said == *"pip install tiktoken"* ]] || { echo "unicode_tables.py does not name tiktoken: $said"; exit 1; }

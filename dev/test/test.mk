@@ -166,6 +166,8 @@ $(call check,batch_size,steps to a loss by batch size,$(CPU),dev/test/batch_size
 $(call check,layouts,which split when: a layout by hand and the tables of the chapter,,dev/test/layouts.py)
 $(call check,stale,late gradients and the chapter about them,,\
     dev/test/stale.py --packages || skip "pip install numpy"; dev/test/stale.py)
+$(call check,average,averages of weights beside NumPy,$(CPU) $(SIM16),\
+    dev/test/average.py --packages || skip "pip install numpy"; dev/test/average.py)
 $(call check,plot_packages,event files for TensorBoard and PNG,,\
     dev/test/plot.py packages --packages || skip "pip install cairosvg tensorboard"; dev/test/plot.py packages)
 EVALUATION := numpy tiktoken torch transformers

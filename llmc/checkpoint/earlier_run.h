@@ -25,7 +25,9 @@ inline std::vector<std::string> files_of_run(const std::string& dir, bool keeps_
     for (const CheckpointFile& file : checkpoint_files(dir))
         if (!file.temporary && is_of_a_run(dir, file)) names.push_back(file.path.substr(dir.size() + 1));
     for (const std::string& name : list_folder(dir))
-        if (keeps_best && name.rfind("model_best", 0) == 0 && ends_with(name, ".bin")) names.push_back(name);
+        if (((keeps_best && name.rfind("model_best", 0) == 0) || name.rfind("model_ema_", 0) == 0) &&
+            ends_with(name, ".bin"))
+            names.push_back(name);
     for (const char* name : {"main.log", "metrics.csv", "tensors.csv", "evals.jsonl", "shards.txt", "run.json"})
         if (file_exists(dir + "/" + name)) names.push_back(name);
     return names;

@@ -1,6 +1,6 @@
 // What a rank alone keeps beside its part of the optimizer's state, and where it lies in state
-// files: the residuals of compressed gradients (gradient_codes.h) and the outer momentum of
-// --sync-every (sync.h).
+// files: the residuals of compressed gradients (gradient_codes.h), the outer momentum of
+// --sync-every (sync.h), and the average of the weights in its slices (optim/average.h).
 //
 // Another number of processes may go on with them. What counts of residuals is their sum over the
 // ranks, for all of them will be added to the same sum of gradients: so old rank r's go to rank r
@@ -9,8 +9,8 @@
 #include <algorithm>
 #include "llmc/gpt2/tensors.h"
 
-enum RankState { RESIDUAL, SUM_RESIDUAL, OUTER_MOMENTUM, NUM_RANK_STATES };
-inline const char* const RANK_STATES[] = {"the residual", "the residual of sums", "the outer momentum"};
+enum RankState { RESIDUAL, SUM_RESIDUAL, OUTER_MOMENTUM, AVERAGE, NUM_RANK_STATES };
+inline const char* const RANK_STATES[] = {"the residual", "the residual of sums", "the outer momentum", "the average"};
 
 // Whether every rank has one value for each parameter, or for each in its own slices.
 inline bool is_whole(RankState state) { return state == RESIDUAL; }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 #include "llmc/base/resident.h"
 #include "llmc/comm/shared_memory.h"
+#include "llmc/cpu/average.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/meet.h"
 #include "llmc/cpu/offload.h"
@@ -228,6 +229,7 @@ const Backend& cpu_backend() {
         copy_on_cpu,
         kernels::encode_weights,
         meet_on_cpu<floatX>,
+        average_on_cpu<floatX>,
         this_cpu,
         detected_cpu,
         cpu_peak_flops,

@@ -2,6 +2,7 @@
 // called.
 #pragma once
 #include "llmc/cuda/activation_codes.cuh"
+#include "llmc/cuda/average.cuh"
 #include "llmc/cuda/blas.cuh"
 #include "llmc/cuda/classifier.cuh"
 #include "llmc/cuda/comm.cuh"
@@ -292,6 +293,7 @@ const Backend GPU_BACKEND = {
     copy_to_gpu,
     nullptr,
     meet_on_gpu<floatX>,
+    average_on_gpu<floatX>,
     this_gpu<floatX>,
     detected_gpu<floatX>,
     known_peak_flops,

@@ -17,6 +17,7 @@
 #include "llmc/gpt2/activations.h"
 #include "llmc/gpt2/bucket_places.h"
 #include "llmc/gpt2/dropout.h"
+#include "llmc/optim/average.h"
 #include "llmc/optim/optimizer_state.h"
 #include "llmc/options/options.h"
 #include "llmc/trace/step_phases.h"
@@ -82,6 +83,9 @@ struct GPT2 {
     bool apart = false;
     OuterStep outer;
     float *outer_weights = nullptr, *outer_momentum = nullptr;
+
+    float* average = nullptr;  // --ema: of the weights in this rank's slices (optim/average.h), or null
+    bool averages = false;
 
     Optimizer optimizer = ADAMW;                                    // --optimizer
     bool offloads_state = false;                                    // m, v and master lie in a file (cpu/offload.h)
@@ -160,12 +164,17 @@ inline int64_t sum_residual_elems(const GPT2& model) {
 inline int64_t outer_elems(const GPT2& model) {
     return model.apart && !model.outer.is_mean() ? model.layout.total_elems() / model.layout.processes : 0;
 }
+// Of the average of the weights.
+inline int64_t average_elems(const GPT2& model) {
+    return model.averages ? model.layout.total_elems() / model.layout.processes : 0;
+}
 // Allocates them, zeroed, by take(bytes).
 template <class Take>
 void allocate_messages(GPT2& model, Take take) {
     CompressedGradients& c = model.compressed;
     if (const int64_t bytes = outer_elems(model) * 4)
         model.outer_weights = (float*)take(bytes), model.outer_momentum = (float*)take(bytes);
+    if (const int64_t bytes = average_elems(model) * 4) model.average = (float*)take(bytes);
     if (c.kind == NOT_COMPRESSED) return;
     const int64_t bytes = bucket_code_bytes(c.kind, model.layout);
     c.residual = (float*)take(residual_elems(model) * 4);
@@ -217,6 +226,8 @@ struct Backend {
 
     // With --sync-every: the processes of a run meet; all call it.
     void (*meet)(GPT2& model, Meeting meeting);
+    // With --ema: the average of the weights (optim/average.h); all processes of a run call it.
+    void (*average)(GPT2& model, Averaging what, float share);
 
     // ---- what the log says
     // The device of this machine, as far as it is known; for --plan.

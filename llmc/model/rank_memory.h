@@ -6,12 +6,14 @@
 
 // Where it lies in the device's memory; null if it is not kept.
 inline float* rank_memory(const GPT2& model, RankState state) {
-    float* const memory[] = {model.compressed.residual, model.compressed.sum_residual, model.outer_momentum};
+    float* const memory[] = {model.compressed.residual, model.compressed.sum_residual, model.outer_momentum,
+                             model.average};
     return memory[state];
 }
 // What the model must know of messages between processes.
 inline void settle_messages(GPT2& model, const Options& o) {
     model.compressed.kind = compression_of(o), model.compressed.limit = (float)(1 / (1 - o.beta2));
+    model.averages = o.ema > 0 && o.max_steps != 0;
     model.apart = trains_apart(o), model.outer = {(float)o.outer_lr, (float)o.outer_momentum};
 }
 // The states that this run keeps, as bits.
@@ -54,8 +56,11 @@ inline void take_rank_piece(GPT2& model, RankState state, int64_t old, int64_t b
 
 // Says what a checkpoint had that this run does not keep.
 inline void warn_of_dropped(const GPT2& model, int64_t saved) {
-    for (RankState state : {RESIDUAL, OUTER_MOMENTUM})  // the residual of sums goes where that of gradients goes
+    for (RankState state :
+         {RESIDUAL, OUTER_MOMENTUM, AVERAGE})  // the residual of sums goes where that of gradients goes
         if (comm.rank == 0 && (saved & ~kept_rank_states(model)) >> state & 1)
             warning("%s of the run to resume is dropped: this run does not %s", RANK_STATES[state],
-                    state == OUTER_MOMENTUM ? "take outer steps" : "compress gradients");
+                    state == AVERAGE          ? "keep one (--ema)"
+                    : state == OUTER_MOMENTUM ? "take outer steps"
+                                              : "compress gradients");
 }

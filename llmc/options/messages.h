@@ -65,6 +65,22 @@ inline void check_compression(NumberFormat format, const Options& o) {
         warning("--compress-gradients %s has no effect on one process, which sends nothing", kind);
 }
 
+// Exit 2 if the weights cannot be averaged as the flags say (optim/average.h).
+inline void check_average(NumberFormat format, const Options& o) {
+    if (o.ema == 0 || o.max_steps == 0) return;
+    if (o.sync_every > 0)
+        usage_error("--ema %g with --sync-every %d, where processes have weights of their own; one is accepted", o.ema,
+                    o.sync_every);
+    if (format == FORMAT_BF16 && !o.master_weights)
+        usage_error(
+            "--ema %g with -w 0: weights of 16 bits cannot come back once it was in their place; -w 1 is accepted",
+            o.ema);
+    if (o.offload == "optimizer" || o.offload == "both")
+        usage_error(
+            "--ema %g with --offload %s reads all master weights in each step; --offload activations is accepted",
+            o.ema, o.offload);
+}
+
 // Exit 2 if processes cannot train apart as the flags say.
 inline void check_sync(NumberFormat format, const Options& o) {
     if (o.sync_every == 0) {

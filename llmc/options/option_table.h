@@ -156,6 +156,10 @@ inline const std::vector<OptionRow>& option_table() {
              "what adapters add is multiplied by this, over the rank"),
         text(MODEL, "", "--adapter", &O::adapter, "file or folder", "none",
              "adapters that --lora has trained of the model of -e: a model_*.bin of that run, or its folder"),
+        real(
+            TRAINING, "", "--ema", &O::ema, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
+            "keeps an average of the weights, of which each update keeps this share: validated beside the weights, and "
+            "written at the end as model_ema_STEP.bin"),
         text(EVERYDAY | TRAINING, "", "--optimizer", &O::optimizer, OPTIMIZER_NAMES, "adamw",
              "how the gradient changes the weights (llmc/optim/optimizers.h); each has an -l of its own unless that is "
              "given"),

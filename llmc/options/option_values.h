@@ -29,6 +29,7 @@ struct Options {
     int64_t samples = 1;
     double temperature = 1.0, top_p = 1.0;
     int64_t top_k = 0;
+    double ema = 0;
     std::string window;  // empty: that of the model
     int64_t hellaswag = 0, overfit_one_batch = 0, tf32 = 1, master_weights = 1, gelu_fusion = -1, cuda_graph = 0,
             recompute = 1, recompute_every = 0, compress_activations = 0, document_mask = 0, zero_stage = 0,

@@ -72,13 +72,14 @@ inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& opti
     }
 }
 // What compressed gradients need: what waits of them, and the codes of a bucket on their way; and
-// processes that train apart.
+// processes that train apart; and the average of the weights.
 inline void plan_messages(std::vector<PlanRow>& rows, const GPT2& model) {
     const CompressedGradients& c = model.compressed;
     const std::string slices = format("1/%d of parameters", model.layout.processes);
     if (const int64_t bytes = outer_elems(model) * 4)
         rows.push_back({"compression", "outer weights", slices, bytes}),
             rows.push_back({"compression", "outer momentum", slices, bytes});
+    if (const int64_t bytes = average_elems(model) * 4) rows.push_back({"average", "average", slices, bytes});
     if (c.kind == NOT_COMPRESSED) return;
     const bool whole = model.slice.parts == 1;  // the sums travel compressed, too
     const char* bits = c.kind == IN_8_BITS ? "8 bits" : "1 bit";

@@ -14,7 +14,7 @@ inline double planned_checkpoint_bytes(const Sizes& s, Optimizer optimizer, cons
     for (const PlanRow& row : rows) {
         master = master || row.name == "master weights";
         for (int state = 0; state < NUM_RANK_STATES; state++)
-            if (row.category == "compression" && "the " + row.name == RANK_STATES[state])
+            if ((row.category == "compression" || row.category == "average") && "the " + row.name == RANK_STATES[state])
                 header.rank_states |= 1 << state;
     }
     const double model = (double)saved_model_bytes(s.config, s.file_bytes());

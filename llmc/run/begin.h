@@ -5,6 +5,7 @@
 #include "llmc/options/core_share.h"
 #include "llmc/options/messages.h"
 #include "llmc/options/number_formats.h"
+#include "llmc/run/average.h"
 #include "llmc/run/describe.h"
 #include "llmc/run/out_dir.h"
 #include "llmc/run/trace_file.h"
@@ -70,6 +71,7 @@ inline Sizes settle_run(Run& run) {
     if (resumed) check_same_trained(o, config, run.state);
     check_compression(run.model.format, o);
     check_sync(run.model.format, o);
+    check_average(run.model.format, o);
     if (comm.rank == 0) check_trained_positions(o);
     if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);
@@ -128,6 +130,7 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     open_trace(run);
     load_weights(run, run.resumed_step);
     if (run.model.apart) run.model.backend->meet(run.model, FIRST_MEETING);
+    begin_average(run, resumed, run.state.rank_states);
     run.met_step = run.state.step;
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
     describe_run(run, sizes);

@@ -5,6 +5,7 @@
 #include <utility>
 #include "llmc/data/bits_per_byte.h"
 #include "llmc/base/integer_math.h"
+#include "llmc/run/average.h"
 #include "llmc/run/generate.h"
 #include "llmc/run/keep_best.h"
 #include "llmc/run/run.h"
@@ -150,12 +151,17 @@ inline int64_t hellaswag_correct(Run& run) {
 }
 
 // The results of a validation: on stdout, in evals.jsonl and in main.log.
-inline void report_validation(Run& run, int64_t step, const Validation& v) {
+inline void report_validation(Run& run, int64_t step, const Validation& v, const Validation* average) {
     const std::string loss = json_number_text(v.loss), bits = json_number_text(v.bits_per_byte);
     run.logger.line("val loss %s", loss_text("%f", v.loss));
     if (!std::isnan(v.bits_per_byte)) run.logger.line("bits per byte %.4f", v.bits_per_byte);
     report_perplexity(run, v);
-    run.files.evals.record(format("{\"step\": %d, \"val_loss\": %s, \"bits_per_byte\": %s}", step, loss, bits));
+    std::string line = format("{\"step\": %d, \"val_loss\": %s, \"bits_per_byte\": %s", step, loss, bits);
+    if (average) {
+        run.logger.line("val loss of the average %s", loss_text("%f", average->loss));
+        line += format(", \"average_loss\": %s", json_number_text(average->loss));
+    }
+    run.files.evals.record(line + "}");
     run.files.log.record(format("s:%d tel:%s", step, loss_text("%.4f", v.loss)));
 }
 // The results of HellaSwag: on stdout, in evals.jsonl and in main.log.
@@ -176,8 +182,11 @@ inline void evaluate_and_sample(Run& run, int64_t step, bool last) {
     if (due && run.val_data.total_windows > 0) {
         const Validation v = validate(run);
         if (stop.agreed) return;
+        Validation of_average;
+        if (run.model.average) with_average(run, [&] { of_average = validate(run); });
+        if (stop.agreed) return;
         keep_if_best(run, step, v.loss);  // first: what is recorded is not evaluated again
-        report_validation(run, step, v);
+        report_validation(run, step, v, run.model.average ? &of_average : nullptr);
         run.validated_step = step;
         stop_if_no_better(run);
     }

@@ -1,6 +1,7 @@
 // What a run writes: its out dir, its checkpoints, and how it ends when a signal stops it.
 #pragma once
 #include "llmc/checkpoint/earlier_run.h"
+#include "llmc/run/average.h"
 #include "llmc/run/inputs.h"
 #include "llmc/run/keep_best.h"
 #include "llmc/run/metrics.h"
@@ -144,6 +145,7 @@ inline void save(Run& run) {
     Progress progress(run.logger, "saving " + step, model_bytes + state_bytes, "MB", 1000000);
     expect_own_folder(run);
     if (comm.rank == 0) make_way(run.options.out_dir, run.state.step);
+    write_average(run);
     save_checkpoint(run.options.out_dir, run.state, run.model, &progress);
     run.saved_step = run.state.step;
     run.logger.note("saved %s to %s (%s MB, %.1f s)", step, run.options.out_dir, grouped_text(all_bytes / 1000000),

@@ -7,6 +7,7 @@
 //     tensors.csv    with --log-tensors: lines per step and tensor (tensor_log.h)
 //     evals.jsonl    one JSON object per line:
 //                    {"step": 20, "val_loss": 3.28, "bits_per_byte": 1.09}        null where there is no such number
+//                    ..., "average_loss": 3.21}                                   with --ema
 //                    {"step": 20, "hellaswag": 0.3, "correct": 3, "questions": 10}
 //                    {"step": 20, "sample": " upon a time", "prompt": "Once"}     as it was printed
 //

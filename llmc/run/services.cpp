@@ -213,6 +213,11 @@ void meet_when_due(Run& run) {
     if (run.model.apart && (step % run.options.sync_every == 0 || step == run.max_steps)) meet(run, step);
 }
 
+void average_weights(Run& run, const StepResult& result) {
+    if (run.model.average && result.wanted)
+        run.model.backend->average(run.model, ADD_TO_AVERAGE, average_share(run.options.ema, run.state.step + 1));
+}
+
 void end_step(Run& run, const UpdateSettings& settings, const StepResult& result,
               const std::function<void(int64_t micro)>& micro_step) {
     const Options& o = run.options;

@@ -43,6 +43,8 @@ UpdateSettings begin_update(Run& run);
 void load_ahead(Run& run);
 // With --sync-every: the processes average their weights, where it is due.
 void meet_when_due(Run& run);
+// With --ema: the weights after an update join their average.
+void average_weights(Run& run, const StepResult& result);
 // Logs the step and counts it. Ends the run (exit 1) if loss or norm is not finite and no lower
 // loss scale may help, after it has said where that began: micro_step(micro) computes the gradients
 // of a micro-batch again.

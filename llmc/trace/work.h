@@ -60,6 +60,7 @@ inline KernelWork matmul_backward(double n, double C, double OC, bool gelu, doub
             4 * n * C * OC,
             x * ((gelu ? 3 : 2) * n * C + C * OC + n * OC) + g * C * OC};
 }
+// T: twice the keys that a query sees on average (gpt2/window.h).
 inline KernelWork attention(double n, double T, double C, double x) {
     return {{"attention"}, 2 * n * T * C, 4 * n * C * x};
 }
