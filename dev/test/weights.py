@@ -69,7 +69,7 @@ def check_memory():
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         _, status, usage = __import__("os").wait4(process.pid, 0)
         process.returncode = status
-        assert status == 0 and 0.8 * planned < usage.ru_maxrss * 1024 < planned, (name, planned, usage.ru_maxrss)
+        assert status == 0 and 0.6 * planned < usage.ru_maxrss * 1024 < planned, (name, planned, usage.ru_maxrss)
     matrices, C, rows = 50304 * 256 + 4 * 12 * 256 * 256, 256, 50304 + 4 * 9 * 256
     assert parameters[None] - parameters["int8"] == 4 * matrices - (matrices + 4 * rows), parameters
     assert parameters[None] - parameters["int4"] == 4 * matrices - matrices * 9 // 16, parameters

@@ -73,9 +73,7 @@ struct CodeMatrix {
 
     uint8_t* codes(int64_t row) const { return memory + row * row_code_bytes(); }
     // Of int8 one fp32 scale, of nf4 one for each 64 codes; of int4 an fp16 scale for each 32.
-    float* scales(int64_t row) const {
-        return (float*)(memory + rows * row_code_bytes() + row * row_scale_bytes());
-    }
+    float* scales(int64_t row) const { return (float*)(memory + rows * row_code_bytes() + row * row_scale_bytes()); }
     fp16* half_scales(int64_t row) const { return (fp16*)scales(row); }
 };
 

@@ -12,8 +12,8 @@
 // 4-bit codes come from a table of 16 in a register, those of nf4 rounded to 14 bits as well, so
 // that no sum of 8 products leaves 32 bits.
 //
-// For many rows the arithmetic limits: a strip of the weights at a time is turned into numbers, with
-// which the products of matmul.h compute.
+// For many rows the arithmetic limits: a strip of the weights at a time is turned into numbers,
+// with which the products of matmul.h compute.
 #pragma once
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
@@ -130,7 +130,8 @@ float round_inputs(int16_t* x, const floatX* inp, int64_t C, WeightFormat format
 
 constexpr int64_t CODES_AT_ONCE = 1024;  // of a row: their sums of int8 codes stay within 32 bits
 
-// The scales of `halves` halves of groups of int4, from `first` on; there may be fewer than a vector.
+// The scales of `halves` halves of groups of int4, from `first` on; there may be fewer than a
+// vector.
 VEC_INLINE void load_scales(float* scales, const fp16* first, int64_t halves) {
     int64_t h = 0;
 #if defined(__AVX2__) && defined(__F16C__)
@@ -179,8 +180,8 @@ VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const Co
                     __builtin_prefetch(codes[s] + i + ahead);
 #pragma GCC unroll 8
                     for (int64_t j = 0; j < CODE_GROUP; j += VEC_SHORTS)
-                        part[s] = add_products(part[s], load_shorts((const int8_t*)codes[s] + i + j),
-                                               load_shorts(x + i + j));
+                        part[s] =
+                            add_products(part[s], load_shorts((const int8_t*)codes[s] + i + j), load_shorts(x + i + j));
                 }
             for (int s = 0; s < STREAMS; s++) total[s] += __builtin_convertvector(part[s], vfloat);
             continue;

@@ -38,8 +38,8 @@ VEC_INLINE vint nearest_nf4(vfloat v) {
     return code;
 }
 
-// Writes a row of m, from n values, m.padded_C() of them, zeros beyond the row's end. codes has room
-// for as many.
+// Writes a row of m, from n values, m.padded_C() of them, zeros beyond the row's end. codes has
+// room for as many.
 inline void encode_row(const CodeMatrix& m, int64_t row, const float* values, uint8_t* codes) {
     const int64_t n = m.padded_C();
     if (m.format == WEIGHTS_INT8) {
