@@ -3,9 +3,9 @@
 
     pip install numpy && python3 dev/data/export_gguf.py log124M gpt2.gguf --type q4_0
 
---type: the matrices of the layers and the embeddings of tokens in 16 bits (f16), or for every 32 weights of a row a scale
-of 16 bits and codes of 8 bits (q8_0) or of 4 (q4_0, which --weights int4 is as well). All else is in fp32. The tokenizer
-is the one that export_hf.py would take.
+--type: the matrices of the layers and the embeddings of tokens in 16 bits (f16), or for every 32 weights of a row a
+scale of 16 bits and codes of 8 bits (q8_0) or of 4 (q4_0, which --weights int4 is as well). All else is in fp32. The
+tokenizer is the one that export_hf.py would take.
 
 GGUF: "GGUF", version 3, the numbers of tensors and of values that describe the model; these values, each a name, a type
 and itself; of each tensor name, shape (the fastest dimension first), type and where it begins; then the tensors. All of
@@ -60,7 +60,7 @@ def as_q8_0(values):
 
 
 def as_q4_0(values):
-    """As --weights int4 (llmc/adapt/weight_codes.h); byte j of a block has code j, and in its upper half code j + 16."""
+    """As --weights int4 (llmc/adapt/weight_codes.h); byte j of a block has code j and, above it, j + 16."""
     values = values.reshape(-1, BLOCK)
     extreme = np.take_along_axis(values, np.abs(values).argmax(1)[:, None], 1)
     scale = extreme / np.float32(-8)
@@ -116,7 +116,7 @@ def described(table, file_type, name, tokens, end_of_text):
 
 
 def tensors(table, matrix_type):
-    """Every tensor in the order of a model file: its row of the table, name, shape (rows, columns) or (columns), type."""
+    """Every tensor in the order of a model file: its row of the table, name, shape (rows first), type."""
     for row in table["tensors"]:
         shape = row["hf_shape"][::-1] if row["transposed"] else row["hf_shape"]
         in_codes = len(shape) == 2 and row["name"] != "wpe"
@@ -174,7 +174,7 @@ def main():
         fail(f"{options.model} is not there")
     table = model_table(options.model)
     if options.type != "f16" and table["C"] % BLOCK:
-        wrong_use(f"--type {options.type} has blocks of {BLOCK} weights, and rows of {options.model} have {table['C']}; "
+        wrong_use(f"--type {options.type} has blocks of {BLOCK} weights, and {options.model} has rows of {table['C']}; "
                   "f16 is accepted")
     if options.out.exists() and not options.overwrite and not (options.out.is_file() and is_gguf(options.out)):
         fail(f"{options.out} is no GGUF file; another name, or --overwrite 1, is accepted")

@@ -4,9 +4,10 @@
     make train_gpt2_cpu data && dev/test/weights.py
 """
 import math
+import os
 import pathlib
 import re
-import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -67,7 +68,7 @@ def check_memory():
         planned = int(re.search(r"^total\s+(\d+)", plan, re.M)[1])
         command = [str(word) for word in (TRAINER, *flags, *of_format)]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        _, status, usage = __import__("os").wait4(process.pid, 0)
+        _, status, usage = os.wait4(process.pid, 0)
         process.returncode = status
         assert status == 0 and 0.6 * planned < usage.ru_maxrss * 1024 < planned, (name, planned, usage.ru_maxrss)
     matrices, C, rows = 50304 * 256 + 4 * 12 * 256 * 256, 256, 50304 + 4 * 9 * 256
@@ -85,7 +86,19 @@ def check_refusals():
         assert sentence in said and said.count("\n") == 1, said
 
 
+def check_levels():
+    """The levels of nf4 are the quantiles that the header says."""
+    header = (ROOT / "llmc/adapt/weight_codes.h").read_text(encoding="utf-8")
+    levels = [float(x) for x in re.findall(r"^    (-?[\d.]+)f,$", header, re.M)]
+    quantile, d = statistics.NormalDist().inv_cdf, 0.9677083
+    above = [quantile(d + (0.5 - d) * i / 8) for i in range(8)]
+    below = [-quantile(d + (0.5 - d) * i / 7) for i in range(7)]
+    want = sorted([0.0, *above, *below])
+    assert len(levels) == 16 and all(abs(a - b / quantile(d)) < 2e-7 for a, b in zip(levels, want)), levels
+
+
 def main():
+    check_levels()
     check_refusals()
     check_memory()
     with tempfile.TemporaryDirectory() as folder:
