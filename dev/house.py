@@ -49,6 +49,7 @@ EXCEPTIONS = {
         "cuda/offload.cuh", "cuda/offload_memory.cuh", "cuda/other_optimizers.cuh", "cuda/shard.cuh", "cuda/upload.cuh",
         "cuda/whole_tensors.cuh")},
     "name sanitizer/allocator_interface.h": "a header of the compiler",
+    "name llama.cpp": "a program of others",
 }
 INSTRUCTIONS = ("llmc/cuda/mma.cuh", "dev/cuda/hopper.cuh", "llmc/cuda/common.cuh")  # the last: one conversion
 CODE, SCRIPTS = ("*.h", "*.cuh", "*.cpp", "*.cu"), ("*.py", "*.sh", "*.sed")

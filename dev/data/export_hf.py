@@ -81,19 +81,19 @@ def known_tokenizer(model):
     return path if path.exists() else ROOT / path
 
 
-def tokenizer_to_export(options, table):
-    """The tokenizer's files as {name: text}, its end-of-text id, and a notice that says why there are none."""
+def chosen_tokenizer(options, table):
+    """Its path, the bytes of its tokens, its end-of-text id, and a notice that says why there is none."""
     path = options.tokenizer or known_tokenizer(options.model)
     if options.tokenizer or path.exists():
         tokens, end_of_text = read_tokenizer(path)
         if len(tokens) == table["V"] or (options.tokenizer and len(tokens) < table["V"]):
-            return tokenizer_files(path, tokens, end_of_text, table["maxT"]), end_of_text, ""
+            return path, tokens, end_of_text, ""
         problem = f"{path} has {len(tokens)} tokens, the model {table['V']}"
     else:
         problem = f"{path} is not there"
     if options.tokenizer:
         fail(problem)
-    return {}, None, f"\nwithout a tokenizer: {problem} (--tokenizer FILE names another)"
+    return path, [], None, f"\nwithout a tokenizer: {problem} (--tokenizer FILE names another)"
 
 
 def check_out(folder, overwrite, config):
@@ -132,7 +132,8 @@ def main():
         fail(f"{model} has a window of {table['window']} positions, which GPT-2 in transformers has not; a model "
              "without one is accepted")
     precision = next(name for name, version in table["versions"].items() if version == table["version"])
-    tokenizer, end_of_text, notice = tokenizer_to_export(options, table)
+    path, tokens, end_of_text, notice = chosen_tokenizer(options, table)
+    tokenizer = tokenizer_files(path, tokens, end_of_text, table["maxT"]) if tokens else {}
     config = config_of(table, TORCH_NAME[precision], end_of_text)
     check_out(options.out, options.overwrite, config)
 

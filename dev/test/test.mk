@@ -171,6 +171,9 @@ $(call check,average,averages of weights beside NumPy,$(CPU) $(SIM16),\
 $(call check,plot_packages,event files for TensorBoard and PNG,,\
     dev/test/plot.py packages --packages || skip "pip install cairosvg tensorboard"; dev/test/plot.py packages)
 EVALUATION := numpy tiktoken torch transformers
+$(call check,weights,whole runs with weights in 8 and 4 bits,$(CPU),dev/test/weights.py)
+$(call check,gguf_files,GGUF files beside those of ggml,,\
+    dev/test/gguf_files.py --packages || skip "pip install gguf numpy"; dev/test/gguf_files.py)
 $(call check,evaluation,perplexity and HellaSwag beside transformers,$(CPU),\
     dev/test/evaluation.py transformers --packages || skip "pip install $(EVALUATION)";\
     dev/test/evaluation.py transformers)

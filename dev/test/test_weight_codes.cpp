@@ -126,8 +126,7 @@ static void ends_of_model(WeightFormat weight_format, int64_t V, int64_t C) {
     coded_encoder(out.data(), tokens.data(), wte.m, wpe.data(), B, T, first);
     reference::coded_encoder(exact.data(), tokens.data(), wte.m, exact_wpe.data(), B, T, first);
     EXPECT(relative_error(out.data(), exact.data(), out.size()) < (sizeof(floatX) == 2 ? BF16_ROUNDOFF : 1e-7));
-    coded_classifier(losses.data(), logits.data(), lnf.data(), wte.m, tokens.data(), B * T, V,
-                     (void*)wte.strip.data());
+    coded_classifier(losses.data(), logits.data(), lnf.data(), wte.m, tokens.data(), B * T, V, (void*)wte.strip.data());
     reference::coded_classifier(exact_losses.data(), exact_logits.data(), exact_lnf.data(), wte.m, tokens.data(), B * T,
                                 V);
     EXPECT(relative_error(losses, exact_losses) < tolerance<floatX>(C, B * T));

@@ -36,7 +36,7 @@ constexpr const char* WEIGHT_FORMAT_NAMES[] = {"", "int8", "int4", "nf4"};  // a
 
 // The levels of nf4: with q the quantile function of the standard normal distribution and d =
 // 0.9677083, 0 and, divided by q(d), 7 quantiles below and 8 above it, at equal steps of
-// probability from 1 - d and from d to 1/2 (appendix E there; dev/test/quantised.py computes them).
+// probability from 1 - d and from d to 1/2 (appendix E there; dev/test/weights.py computes them).
 constexpr float NF4_LEVELS[16] = {
     -1.0f,
     -0.6961928009986877f,
@@ -93,7 +93,7 @@ struct WeightCodes {
         found.memory = memory + (tensor == WTE ? config.L * in_layer : layer * in_layer + before);
         return found;
     }
-    // Of all layers of a tensor, and of all tensors.
+    // Bytes of all layers of a tensor, and of all tensors.
     int64_t bytes(int tensor) const { return tensor_layers(tensor, config) * of_shape(tensor).bytes(); }
     int64_t bytes() const {
         int64_t total = 0;

@@ -78,6 +78,8 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model.layout;
     plan_weights(rows, model, s);
+    if (model.codes)
+        rows.push_back({"scratch", "decoded strip", "of a matrix", model.codes.strip_elems() * s.floatX_bytes});
     if (s.training) {
         plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "all", model.gradient_places, layout,
                      s.gradient_bytes());

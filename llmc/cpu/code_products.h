@@ -130,60 +130,92 @@ float round_inputs(int16_t* x, const floatX* inp, int64_t C, WeightFormat format
 
 constexpr int64_t CODES_AT_ONCE = 1024;  // of a row: their sums of int8 codes stay within 32 bits
 
+// The scales of `halves` halves of groups of int4, from `first` on; there may be fewer than a
+// vector.
+VEC_INLINE void load_scales(float* scales, const fp16* first, int64_t halves) {
+    int64_t h = 0;
+#if defined(__AVX2__) && defined(__F16C__)
+    for (; h + 8 <= halves; h += 8)
+        _mm256_storeu_ps(scales + h, _mm256_cvtph_ps(_mm_loadu_si128((const __m128i*)(first + h))));
+#elif defined(__aarch64__)
+    for (; h + 4 <= halves; h += 4) vst1q_f32(scales + h, vcvt_f32_f16(vld1_f16((const float16_t*)(first + h))));
+#endif
+    for (; h < halves; h++) scales[h] = first[h];
+}
+
+// sums + x times a group of 4-bit codes of FORMAT, whose scales are at `scales`.
+template <WeightFormat FORMAT>
+VEC_INLINE vfloat add_group(vfloat sums, const int16_t* x, const uint8_t* group, const WholeLevels& table,
+                            const float* scales) {
+    vshort levels[2][HALF_VECTORS];
+    load_levels(levels, group, table);
+    vint part[2] = {};
+#pragma GCC unroll 8
+    for (int j = 0; j < 2 * HALF_VECTORS; j++) {
+        const int h = j / HALF_VECTORS;
+        part[h] = add_products(part[h], levels[h][j % HALF_VECTORS], load_shorts(x + j * VEC_SHORTS));
+    }
+    if (FORMAT == WEIGHTS_NF4 && VEC_FLOATS >= 8)  // a lane has 8 products at most
+        return sums + __builtin_convertvector(part[0] + part[1], vfloat) * scales[0];
+    for (int h = 0; h < 2; h++)
+        sums += __builtin_convertvector(part[h], vfloat) * scales[FORMAT == WEIGHTS_NF4 ? 0 : h];
+    return sums;
+}
+
 // sums[s] = the product of x with row `row` + s * stride of m, but for x's scale. Codes are
 // prefetched `ahead` bytes before they are read.
-template <int STREAMS>
+template <int STREAMS, WeightFormat FORMAT>
 VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const CodeMatrix& m, const WholeLevels& table,
                               int64_t row, int64_t stride, int64_t ahead) {
     const int64_t n = m.padded_C();
-    const bool bytes = m.format == WEIGHTS_INT8;
+    const uint8_t* codes[STREAMS];
     vfloat total[STREAMS] = {};
+    for (int s = 0; s < STREAMS; s++) codes[s] = m.codes(row + s * stride);
     for (int64_t c = 0; c < n; c += CODES_AT_ONCE) {
         const int64_t end = std::min(n, c + CODES_AT_ONCE);
-        if (bytes) {
+        if constexpr (FORMAT == WEIGHTS_INT8) {
             vint part[STREAMS] = {};
             for (int64_t i = c; i < end; i += CODE_GROUP)
                 for (int s = 0; s < STREAMS; s++) {
-                    const int8_t* codes = (const int8_t*)m.codes(row + s * stride) + i;
-                    __builtin_prefetch(codes + ahead);
+                    __builtin_prefetch(codes[s] + i + ahead);
 #pragma GCC unroll 8
                     for (int64_t j = 0; j < CODE_GROUP; j += VEC_SHORTS)
-                        part[s] = add_products(part[s], load_shorts(codes + j), load_shorts(x + i + j));
+                        part[s] =
+                            add_products(part[s], load_shorts((const int8_t*)codes[s] + i + j), load_shorts(x + i + j));
                 }
             for (int s = 0; s < STREAMS; s++) total[s] += __builtin_convertvector(part[s], vfloat);
             continue;
         }
-        float scales[STREAMS][CODES_AT_ONCE / 32];
-        for (int s = 0; s < STREAMS; s++)
-            for (int64_t h = c / 32; h < end / 32; h++) scales[s][h - c / 32] = scale_of_half(m, row + s * stride, h);
+        constexpr int64_t BLOCK = FORMAT == WEIGHTS_INT4 ? INT4_BLOCK : NF4_BLOCK;
+        float converted[STREAMS][CODES_AT_ONCE / INT4_BLOCK];
+        const float* scales[STREAMS];
+        for (int s = 0; s < STREAMS; s++) {
+            scales[s] = m.scales(row + s * stride) + c / BLOCK;
+            if (FORMAT != WEIGHTS_INT4) continue;
+            load_scales(converted[s], m.half_scales(row + s * stride) + c / BLOCK, (end - c) / BLOCK);
+            scales[s] = converted[s];
+        }
         for (int64_t i = c; i < end; i += CODE_GROUP)
+#pragma GCC unroll 4
             for (int s = 0; s < STREAMS; s++) {
-                const uint8_t* group = m.codes(row + s * stride) + i / 2;
-                __builtin_prefetch(group + ahead);
-                vshort levels[2][HALF_VECTORS];
-                load_levels(levels, group, table);
-                for (int h = 0; h < 2; h++) {
-                    vint part{};
-#pragma GCC unroll 8
-                    for (int j = 0; j < HALF_VECTORS; j++)
-                        part = add_products(part, levels[h][j], load_shorts(x + i + 32 * h + j * VEC_SHORTS));
-                    total[s] += __builtin_convertvector(part, vfloat) * scales[s][(i - c) / 32 + h];
-                }
+                __builtin_prefetch(codes[s] + i / 2 + ahead);
+                total[s] = add_group<FORMAT>(total[s], x + i, codes[s] + i / 2, table, scales[s] + (i - c) / BLOCK);
             }
     }
-    for (int s = 0; s < STREAMS; s++) sums[s] = sum(total[s]) * (bytes ? *m.scales(row + s * stride) : table.unit);
+    for (int s = 0; s < STREAMS; s++)
+        sums[s] = sum(total[s]) * (FORMAT == WEIGHTS_INT8 ? *m.scales(row + s * stride) : table.unit);
 }
 
 // Columns `begin` to `end` - 1 of out (m.rows), one row of outputs, in STREAMS streams as in
 // dot_products.h. Returns the first column that is left.
-template <int STREAMS, class floatX>
+template <int STREAMS, WeightFormat FORMAT, class floatX>
 int64_t code_product_streams(floatX* out, const int16_t* x, float x_scale, const CodeMatrix& m,
                              const WholeLevels& table, const floatX* bias, int64_t begin, int64_t end) {
     const int64_t columns = (end - begin) / STREAMS;
     for (int64_t o = begin; o < begin + columns; o++) {
         const int64_t ahead = std::min<int64_t>(DOT_AHEAD, (begin + columns - 1 - o) * m.row_code_bytes());
         float sums[STREAMS];
-        code_products(sums, x, m, table, o, columns, ahead);
+        code_products<STREAMS, FORMAT>(sums, x, m, table, o, columns, ahead);
         for (int s = 0; s < STREAMS; s++) {
             const int64_t column = o + s * columns;
             out[column] = sums[s] * x_scale + (bias ? (float)bias[column] : 0.0f);
@@ -193,15 +225,15 @@ int64_t code_product_streams(floatX* out, const int16_t* x, float x_scale, const
 }
 
 // One row of coded_matmul().
-template <class floatX>
+template <WeightFormat FORMAT, class floatX>
 void coded_matmul_row(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, floatX* gelu_out,
                       int16_t* x) {
     const WholeLevels table(m.format);
     const float x_scale = round_inputs(x, inp, m.C, m.format);
     const int64_t row_bytes = m.row_bytes(), least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
     parallel_shrinking_ranges(m.rows, least, DOT_MOST_BYTES / row_bytes, [&](int64_t begin, int64_t end) {
-        const int64_t left = code_product_streams<DOT_STREAMS>(out, x, x_scale, m, table, bias, begin, end);
-        code_product_streams<1>(out, x, x_scale, m, table, bias, left, end);
+        const int64_t left = code_product_streams<DOT_STREAMS, FORMAT>(out, x, x_scale, m, table, bias, begin, end);
+        code_product_streams<1, FORMAT>(out, x, x_scale, m, table, bias, left, end);
         if (!gelu_out) return;
         for_each_vector(end - begin, [&](size_t i, size_t count) {
             store_some(gelu_out + begin + i, gelu(load_some(out + begin + i, count)), count);
@@ -218,8 +250,11 @@ void coded_matmul(floatX* out, const floatX* inp, const CodeMatrix& m, const flo
     KernelWork work = work::matmul(rows, C, OC, gelu_out, sizeof(floatX));
     work.bytes += m.bytes() - C * OC * (int64_t)sizeof(floatX);
     const Range range(work);
+    const auto row_product = m.format == WEIGHTS_INT8   ? coded_matmul_row<WEIGHTS_INT8, floatX>
+                             : m.format == WEIGHTS_INT4 ? coded_matmul_row<WEIGHTS_INT4, floatX>
+                                                        : coded_matmul_row<WEIGHTS_NF4, floatX>;
     for (int64_t r = 0; r < rows && rows <= MATMUL_FEW_ROWS; r++)
-        coded_matmul_row(out + r * OC, inp + r * C, m, bias, gelu_out ? gelu_out + r * OC : nullptr, (int16_t*)scratch);
+        row_product(out + r * OC, inp + r * C, m, bias, gelu_out ? gelu_out + r * OC : nullptr, (int16_t*)scratch);
     for (int64_t o = 0; o < OC && rows > MATMUL_FEW_ROWS; o += strip) {
         const int64_t columns = std::min(strip, OC - o);
         floatX* const weights = (floatX*)scratch;

@@ -34,7 +34,7 @@ void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weigh
     });
 }
 
-// As above for more rows, with the rows of out and gelu_out `stride` apart.
+// A product of more rows, with the rows of out and gelu_out `stride` apart.
 template <class floatX>
 void matmul_forward_many_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows,
                               int64_t C, int64_t OC, floatX* gelu_out, int64_t stride) {

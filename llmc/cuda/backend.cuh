@@ -102,8 +102,7 @@ inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Option
 template <class floatX>
 void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported<floatX>(sizes, o);
-    if (!o.weights.empty())
-        usage_error("--weights %s has kernels for CPUs alone; ./train_gpt2_cpu takes it", o.weights);
+    if (!o.weights.empty()) usage_error("--weights %s is for CPUs; ./train_gpt2_cpu takes it", o.weights);
     if (!model.gpu) model.gpu = std::make_shared<Gpu>();
     model.format = format_of<floatX>();
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);

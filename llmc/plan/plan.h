@@ -46,12 +46,10 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
 }
 // The rows of the weights: by tensor, if this process keeps all of them.
 inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Sizes& s) {
-    if (const WeightCodes& codes = model.codes) {
-        for (int i = 0; i < NUM_TENSORS; i++)
-            if (is_product_matrix(i))
-                rows.push_back({"parameters", TENSORS[i].name, WEIGHT_FORMAT_NAMES[codes.format], codes.bytes(i)});
-        rows.push_back({"scratch", "matrix in numbers", "a strip", codes.strip_elems() * s.floatX_bytes});
-    }
+    const WeightCodes& codes = model.codes;
+    for (int i = 0; codes && i < NUM_TENSORS; i++)
+        if (is_product_matrix(i))
+            rows.push_back({"parameters", TENSORS[i].name, WEIGHT_FORMAT_NAMES[codes.format], codes.bytes(i)});
     if (!model.weight_places.sharded) return plan_tensors(rows, s, model.layout, (bool)model.codes);
     plan_buckets(rows, "parameters", "", model.weight_places, model.layout, s.floatX_bytes);
 }
