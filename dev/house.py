@@ -44,7 +44,8 @@ EXCEPTIONS = {
     "function option_table in llmc/options/option_table.h": "a table",
     **{f"closure llmc/{name}": "no kernel: it serves a model or a run" for name in
        ("cpu/backend.h", "cpu/compiled_once.h", "cpu/compiled_once.cpp", "cpu/offload.h", "cpu/other_optimizers.h",
-        "cpu/shard.h", "cpu/whole_tensors.h", "cpu/compressed_gradients.h", "cpu/meet.h", "cuda/messages.cuh",
+        "cpu/shard.h", "cpu/whole_tensors.h", "cpu/compressed_gradients.h", "cpu/linear.h", "cpu/meet.h",
+        "cuda/linear.cuh", "cuda/messages.cuh",
         "cuda/backend.cuh", "cuda/gpu.cuh", "cuda/nvml.cuh", "cuda/offload.cuh", "cuda/offload_memory.cuh",
         "cuda/other_optimizers.cuh", "cuda/shard.cuh", "cuda/upload.cuh", "cuda/whole_tensors.cuh")},
     "name sanitizer/allocator_interface.h": "a header of the compiler",

@@ -7,6 +7,7 @@
 #include "llmc/options/number_formats.h"
 #include "llmc/run/describe.h"
 #include "llmc/run/out_dir.h"
+#include "llmc/run/start_adapted.h"
 #include "llmc/run/trace_file.h"
 
 // "gpt2 trainer 0.1, bf16, GPU kernels".
