@@ -171,8 +171,9 @@ def import_adapter(options):
     wanted = [(i, kind, layer) for i in range(4) if on >> i & 1 for kind in "AB" for layer in range(table["L"])]
     missing = [key for key in wanted if key not in found]
     if missing or not on:
-        what = f"layer {missing[0][2]} has no lora_{missing[0][1]} of {MATRICES[missing[0][0]][0]}" if on else "no adapters"
-        fail(f"{file.path}: {what}; the trainers adapt a matrix in all layers or in none")
+        i, kind, layer = missing[0] if missing else (0, "A", 0)
+        fail(f"{file.path}: layer {layer} has no lora_{kind} of {MATRICES[i][0]}; the trainers adapt a matrix in all "
+             "layers or in none")
     header = np.zeros(256, "<i4")
     header[:10] = [MAGIC, 3, *(table[name] for name in SHAPE), rank, on]
     header[10:11].view("<f4")[0] = alpha

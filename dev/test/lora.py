@@ -155,8 +155,8 @@ def files(folder, model):
     error = error_of(ours, theirs)
     expect(error < 1e-4, f"exported: PEFT's logits, {error:.1e}")
     script(adapter_script, "import", folder / "exported", folder / "base.bin", folder / "again.bin")
-    newest = adapter_script.newest(folder / "out").read_bytes()
-    expect((folder / "again.bin").read_bytes()[1024:] == newest[1024:], "exported and imported: the same bytes")
+    before, after = (path.read_bytes() for path in (adapter_script.newest(folder / "out"), folder / "again.bin"))
+    expect(before[1024:] == after[1024:], "exported and imported: the same bytes")
     script(adapter_script, "merge", folder / "base.bin", folder / "out", folder / "merged.bin")
     merged = {name: p.detach().numpy() for name, p in loaded.merge_and_unload().named_parameters()}
     fcproj = merged["transformer.h.1.mlp.c_proj.weight"].T.ravel()
@@ -171,7 +171,8 @@ def files(folder, model):
         x, y = (tokens_of(folder / "tokens.bin")[i:i + B * T * STEPS].view(-1, T) for i in (0, 1))
         with torch.no_grad():
             theirs = torch.nn.functional.cross_entropy(model(input_ids=x).logits.flatten(0, 1), y.flatten()).item()
-        expect(ours and abs(float(ours[1]) - theirs) < 1e-5, f"validation of {more[0]}: {ours and ours[1]} {theirs:.6f}")
+        good = ours and abs(float(ours[1]) - theirs) < 1e-5
+        expect(good, f"validation of {more[0]}: {ours and ours[1]} {theirs:.6f}")
 
 
 def refusals(folder):
