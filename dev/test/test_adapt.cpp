@@ -206,8 +206,9 @@ static void adapter_files() {
         memset(&broken[field * 4], 0xff, 4);
         write_whole(dir("cut.bin"), broken), EXPECT(refused(base + "--adapter " + dir("cut.bin"), 1));
     }
-    for (const char* more : {"-z 2", "--optimizer muon", "--optimizer adafactor", "--sync-every 2", "--noise-scale 1",
-                             "--compress-gradients 8bit", "--offload optimizer", "--log-tensors 1"})
+    for (const char* more :
+         {"-z 2", "--optimizer muon", "--optimizer adafactor", "--sync-every 2", "-d 64 --noise-scale 1",
+          "--compress-gradients 8bit", "--offload optimizer", "--log-tensors 1"})
         EXPECT(refused(base + "--lora 4 " + more, 2) && refused(std::string("--train ln ") + more, 2));
     for (const char* names : {"lm", "ln,,wte", "wte=1", "ln=2", "ln=1-0", "ln=", "ln=-1"})
         EXPECT(refused(format("--train '%s'", names), 2));
