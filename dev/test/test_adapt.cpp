@@ -110,7 +110,7 @@ static void frozen() {
 
 // The same bits, whatever should not change them. flags: of --train or --lora; more: of one run.
 static void same_bits() {
-    for (const std::string& flags :
+    for (const std::string flags :
          {"--train ln,layers=1,lnf ", "--train qkv=0 ", "--lora 3 --lora-on qkv,fcproj ", "--lora 4 "})
         for (const std::string& program : {CPU, CPU + " --precision bf16"}) {
             start_test(program + " " + flags + "has the same bits on 1 and 3 threads, at any -r, and when resumed");
