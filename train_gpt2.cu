@@ -22,6 +22,7 @@
 #include "llmc/base/program.h"
 #include "llmc/cuda/backend.cuh"
 #include "llmc/cuda/dropout.cuh"
+#include "llmc/cuda/linear.cuh"
 #include "llmc/cuda/other_optimizers.cuh"
 #include "llmc/cuda/shard.cuh"
 #include "llmc/cuda/upload.cuh"
@@ -34,17 +35,20 @@ typedef halfX floatX;  // bf16, or with PRECISION_FP16 fp16
 #endif
 constexpr bool IS_FP32 = sizeof(floatX) == 4;
 
-// Where backward() writes the gradient of a tensor. Where gradients are summed, all layers use
-// the memory of the first in turn; behind it lies what is outside the layers, but wte.
+// Where backward() writes the gradient of a tensor; null if it does not train (--train). Where
+// gradients are summed, all layers use the memory of one in turn; behind it lies what is outside
+// the layers, but wte.
 floatX* grad(GPT2& model, int tensor, int64_t layer = 0) {
     const ParameterLayout& layout = model.layout;
     floatX* grads = (floatX*)model.grads;
+    if (!trains(layout.config, tensor, layer)) return nullptr;
     if (!model.sizes.sums_gradients()) return grads + model.gradient_at(tensor, layer);
-    if (TENSORS[tensor].per_layer) return grads + layout.offset_in_bucket[tensor];
-    return grads + layout.bucket_begin[1] + layout.offset_in_bucket[tensor] - layout.offset_in_bucket[WPE];
+    if (TENSORS[tensor].per_layer) return grads + layout.offset_in_bucket(tensor, layer);
+    return grads + layout.most_layer_elems() + layout.offset_in_bucket(tensor) - layout.wte_elems();
 }
-// The gradient of wte, in fp32.
+// The gradient of wte, in fp32; null if it does not train.
 float* dwte(GPT2& model) {
+    if (!trains(model.layout.config, WTE)) return nullptr;
     if (model.sizes.sums_gradients()) return model.grad_sums + model.gradient_at(WTE);
     return IS_FP32 ? (float*)grad(model, WTE) : model.act32(DWTE);
 }
@@ -56,8 +60,7 @@ float* dwte(GPT2& model) {
 void expand(GPT2& model, int64_t l, int64_t rows) {
     const int64_t C = model.layout.config.C;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
-    matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), rows, C, 4 * C, model.gpu->stream, act(FCH_GELU),
-                   model.gpu->gelu_fusion.forward);
+    linear_forward(model, l, FCW, act(FCH), act(LN2), rows, C, 4 * C, act(FCH_GELU));
 }
 
 // Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
@@ -67,15 +70,15 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const cudaStream_t stream = model.gpu->stream;
-    matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), rows, C, 3 * C, stream);
+    linear_forward(model, l, QKVW, act(QKV), act(LN1), rows, C, 3 * C);
     attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream, model.gpu->documents, model.window(l));
-    matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), param(ATTPROJB), rows, C, C, stream);
+    linear_forward(model, l, ATTPROJW, act(BRANCH), act(ATTY), rows, C, C);
     dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C), stream);
     // residual2 = input + branch, ln2 = its norm, in one pass over memory
     residual_layernorm_forward(act(RESIDUAL2), act(LN2), act32(LN2_MEAN), act32(LN2_RSTD),
                                layer_input<floatX>(model, l), act(BRANCH), param(LN2W), param(LN2B), rows, C, stream);
     expand(model, l, rows);
-    matmul_forward(act(BRANCH), act(FCH_GELU), param(FCPROJW), param(FCPROJB), rows, 4 * C, C, stream);
+    linear_forward(model, l, FCPROJW, act(BRANCH), act(FCH_GELU), rows, 4 * C, C);
     dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_MLP, l, C), stream);
 }
 
@@ -174,7 +177,7 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     if (level < 1) return;
     // The fused product applies GELU to sums that are not rounded: it is repeated, to get the same
     // bits.
-    if (model.gpu->gelu_fusion.forward) expand(model, l, rows);
+    if (model.gpu->gelu_fusion.forward && !is_adapted(FCW, model.layout.config)) expand(model, l, rows);
     else gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C, stream);
 }
 
@@ -192,19 +195,19 @@ ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, 
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
     float* partials = act32(PARTIALS);
     const floatX* dmlp = dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C), stream, &sums);
-    sums = matmul_backward(dwide, grad(FCPROJW), grad(FCPROJB), sums, dmlp, act(FCH_GELU), param(FCPROJW), rows, 4 * C,
-                           C, add, stream, act(FCH), model.gpu->gelu_fusion.backward,
+    sums = linear_backward(model, l, FCPROJW, grad, dwide, sums, dmlp, act(FCH_GELU), rows, 4 * C, C, add, act(FCH),
                            model.gpu->gelu_fusion.bias && !add ? grad(FCB) : nullptr);
-    matmul_backward(dbranch, grad(FCW), grad(FCB), sums, dwide, act(LN2), param(FCW), rows, C, 4 * C, add, stream);
+    linear_backward(model, l, FCW, grad, dbranch, sums, dwide, act(LN2), rows, C, 4 * C, add);
     sums = layernorm_backward(dresidual, grad(LN2W), grad(LN2B), partials, dbranch, act(RESIDUAL2), param(LN2W),
                               act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);
     const floatX* dattention =
         dropout(dwide, dresidual, rows * C, batch.dropout.mask(DROP_ATTENTION, l, C), stream, &sums);
-    matmul_backward(dbranch, grad(ATTPROJW), grad(ATTPROJB), sums, dattention, act(ATTY), param(ATTPROJW), rows, C, C,
-                    add, stream);
+    linear_backward(model, l, ATTPROJW, grad, dbranch, sums, dattention, act(ATTY), rows, C, C, add);
     sums = attention_backward(dwide, act32(ATT_D), dbranch, act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream,
                               model.gpu->documents, partials, model.window(l));
-    matmul_backward(dbranch, grad(QKVW), grad(QKVB), sums, dwide, act(LN1), param(QKVW), rows, C, 3 * C, add, stream);
+    floatX* dln1 = model.layout.goes_below(l) ? dbranch : nullptr;
+    linear_backward(model, l, QKVW, grad, dln1, sums, dwide, act(LN1), rows, C, 3 * C, add);
+    if (!dln1) return {partials};
     return layernorm_backward(dresidual, grad(LN1W), grad(LN1B), partials, dbranch, layer_input<floatX>(model, l),
                               param(LN1W), act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add, stream);
 }
@@ -212,12 +215,12 @@ ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, 
 // Where gradients are summed in fp32: adds to the sums what this micro-step has computed of one
 // tensor outside the layers, or of a layer. The first micro-step overwrites the sums (!add).
 void sum_tensor_gradients(GPT2& model, int tensor, bool add) {
-    if (!model.sizes.sums_gradients()) return;
+    if (!model.sizes.sums_gradients() || !trains(model.layout.config, tensor)) return;
     const int64_t elems = tensor_elems(tensor, model.layout.config);
     add_gradients(model.grad_sums + model.gradient_at(tensor), grad(model, tensor), elems, add, model.gpu->stream);
 }
 void sum_layer_gradients(GPT2& model, int64_t l, bool add) {
-    if (!model.sizes.sums_gradients()) return;
+    if (!model.sizes.sums_gradients() || model.layout.bucket_elems(l) == 0) return;
     float* const sums = model.grad_sums + model.gradient_places.whole(model.layout, l);
     add_gradients(sums, (floatX*)model.grads, model.layout.bucket_elems(l), add, model.gpu->stream);
 }
@@ -252,8 +255,10 @@ void backward(GPT2& model, const Batch& batch) {
     const bool add = model.adds(batch);
     const bool add_in_place = add && IS_FP32;  // 16-bit gradients are written, and added to sums elsewhere
     const cudaStream_t stream = model.gpu->stream;
-    const auto reduce = [&](int64_t bucket) {       // starts its sum over the processes
-        if (sent_otherwise(model, bucket)) return;  // --compress-gradients, --sync-every
+    const int64_t lowest = model.layout.lowest_trained();  // -1 unless some tensors do not train
+    const auto reduce = [&](int64_t bucket) {              // starts its sum over the processes
+        if (sent_otherwise(model, bucket)) return;         // --compress-gradients, --sync-every
+        if (model.layout.bucket_elems(bucket) == 0) return;
         with_gradients(model, [&](auto* grads) { sum_over_processes(model, grads, bucket, batch); });
     };
     floatX* dresidual = model.act<floatX>(DRESIDUAL);
@@ -265,7 +270,7 @@ void backward(GPT2& model, const Batch& batch) {
                                              act(BRANCH), act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD),
                                              rows, c.C, add_in_place, stream);
         sum_tensor_gradients(model, LNFW, add), sum_tensor_gradients(model, LNFB, add);
-        for (int64_t l = last; l >= 0; l--) {
+        for (int64_t l = last; l >= std::max<int64_t>(0, lowest); l--) {
             fetch_input(model, l), layer_recompute(model, l, batch);
             fetch_weights<floatX>(model, l, l - 1), free_place(model, l);
             sums = layer_backward(model, l, batch, add_in_place, sums);
@@ -273,11 +278,12 @@ void backward(GPT2& model, const Batch& batch) {
             if (batch.micro == 0) note_first_gradients(model, l);
             if (model.sends(batch)) reduce(l);
         }
-        dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
+        if (lowest < 0) dropout(dresidual, dresidual, rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C), stream);
     });
     const int *order = model.ints(TOKEN_ORDER), *begins = order + rows;
-    encoder_backward(dwte(model), grad(model, WPE), model.act32(PARTIALS), dresidual, model.ints(INPUTS), order, begins,
-                     model.gpu->tokens, B, T, c.C, c.maxT, add_in_place, stream);
+    if (lowest < 0)
+        encoder_backward(dwte(model), grad(model, WPE), model.act32(PARTIALS), dresidual, model.ints(INPUTS), order,
+                         begins, model.gpu->tokens, B, T, c.C, c.maxT, add_in_place, stream);
     sum_tensor_gradients(model, WPE, add);
     if (model.sizes.has_dwte_sums()) round_gradients(grad(model, WTE), dwte(model), c.Vp * c.C, stream);
     if (batch.micro == 0) note_first_gradients(model, c.L);
@@ -315,7 +321,8 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     gpu_comm_join(stream);
     model.phases.enter(PHASE_UPDATE);
     finish_norm(results, comm.processes, shard.parts, settings, stream);
-    if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, settings);
+    if (!layout.layers_alike()) update_by_tensor<floatX>(model, grads, settings);
+    else if (model.optimizer != ADAMW) update_by_other<floatX>(model, grads, settings);
     else
         for_each_stretch(model, [&](const StateStretch& s) {  // of the state: all of it, but with --offload
             adamw_update(params, s.master, (float*)s.m, (float*)s.v, grads, s.mine, settings.constants,
@@ -382,15 +389,14 @@ const float* decode(GPT2& model, int token, int64_t position) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);
         layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1, C, stream);
-        matmul_forward(act(QKV), act(LN1), param(QKVW), param(QKVB), 1, C, 3 * C, stream);
+        linear_forward(model, l, QKVW, act(QKV), act(LN1), 1, C, 3 * C);
         attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position, model.sizes.cache_T, C,
                          c.NH, stream, model.window(l));
-        matmul_forward(branch, act(ATTY), param(ATTPROJW), param(ATTPROJB), 1, C, C, stream);
+        linear_forward(model, l, ATTPROJW, branch, act(ATTY), 1, C, C);
         residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch, param(LN2W),
                                    param(LN2B), 1, C, stream);
-        matmul_forward(act(FCH), act(LN2), param(FCW), param(FCB), 1, C, 4 * C, stream, act(FCH_GELU),
-                       model.gpu->gelu_fusion.forward);
-        matmul_forward(branch, act(FCH_GELU), param(FCPROJW), param(FCPROJB), 1, 4 * C, C, stream);
+        linear_forward(model, l, FCW, act(FCH), act(LN2), 1, C, 4 * C, act(FCH_GELU));
+        linear_forward(model, l, FCPROJW, branch, act(FCH_GELU), 1, 4 * C, C);
         residual_forward(residual, residual, branch, C, stream);
     }
     const auto [param, act, act32] = of_layer<floatX>(model, c.L - 1);

@@ -24,9 +24,8 @@
 #include "llmc/cpu/shard.h"
 #include "llmc/run/services.h"
 
-// The gradient of a tensor of one layer; null if it does not train (--train). floatG is fp32 where
-// 16-bit gradients would be summed over micro-steps or processes (Sizes::sums_gradients()), else
-// floatX.
+// The gradient of a tensor of one layer; null if it does not train. floatG is fp32 where 16-bit
+// gradients would be summed over micro-steps or processes (Sizes::sums_gradients()), else floatX.
 template <class floatG>
 floatG* grad(GPT2& model, int tensor, int64_t layer = 0) {
     if (!trains(model.layout.config, tensor, layer)) return nullptr;
@@ -195,9 +194,9 @@ void layer_backward(GPT2& model, int64_t l, const Batch& batch) {
                                 model.window(l));
     floatX* dln1 = model.layout.goes_below(l) ? dbranch : nullptr;
     linear_backward(model, l, QKVW, grad, dln1, dwide, act(LN1), rows, C, 3 * C, add);
-    if (!dln1) return;
-    kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dln1, layer_input<floatX>(model, l), param(LN1W),
-                                act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);
+    if (dln1)
+        kernels::layernorm_backward(dresidual, grad(LN1W), grad(LN1B), dln1, layer_input<floatX>(model, l), param(LN1W),
+                                    act32(LN1_MEAN), act32(LN1_RSTD), rows, C, add);
 }
 
 // To be called when the gradients of a bucket are complete: bucket l < L is layer l, bucket L what
@@ -251,11 +250,9 @@ void backward_to(GPT2& model, const Batch& batch) {
         if (model.sends(batch)) reduce_gradients<floatG>(model, l, batch);
         comm_progress();
     }
-    if (lowest < 0) {
-        kernels::dropout(act(DRESIDUAL), act(DRESIDUAL), rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C));
-        kernels::encoder_backward(grad<floatG>(model, WTE), grad<floatG>(model, WPE), act(DRESIDUAL), batch.x, B, T,
-                                  c.C, c.maxT, add);
-    }
+    kernels::dropout(act(DRESIDUAL), act(DRESIDUAL), rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C));
+    kernels::encoder_backward(grad<floatG>(model, WTE), grad<floatG>(model, WPE), act(DRESIDUAL), batch.x, B, T, c.C,
+                              c.maxT, add);
     if (batch.micro == 0) note_first_gradients<floatG>(model, c.L);
     if (model.sends(batch)) reduce_gradients<floatG>(model, c.L, batch);
 }

@@ -38,7 +38,7 @@ static int64_t algorithms() { return (int64_t)cusim::environment_number("CUSIM_A
 constexpr uint64_t ALGORITHM_MAGIC = 0x43555349;  // the first number of an algorithm; the second: which one
 
 static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a, const void* B, const CusimMatrix& b,
-                    float beta, void* D, const CusimMatrix& d, int64_t algorithm) {
+                    float alpha, float beta, void* D, const CusimMatrix& d, int64_t algorithm) {
     if (algorithms() > 1 && algorithm != 1) cusim::event_clock_ahead_s += 1;
     const int64_t m = d.rows, n = d.cols, k = desc.transA == CUBLAS_OP_N ? a.cols : a.rows;
     static std::vector<float> scratch;
@@ -69,7 +69,7 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
     std::vector<float> bias_gradient(m);
     for (int64_t j = 0; j < n; j++)
         for (int64_t i = 0; i < m; i++) {
-            float x = sums[j * m + i];
+            float x = alpha * sums[j * m + i];
             if (beta != 0) x += beta * element(D, d.type, j * d.ld + i);
             if (desc.epilogue == CUBLASLT_EPILOGUE_BIAS || desc.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS)
                 x += element(desc.bias, desc.bias_type, i);
@@ -166,7 +166,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t, cublasLtMatmulDesc_t, c
     return result->state;
 }
 size_t cublasLtGetVersion() { return 1; }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void*, const void* A,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void* alpha, const void* A,
                               cublasLtMatrixLayout_t a, const void* B, cublasLtMatrixLayout_t b, const void* beta,
                               const void*, cublasLtMatrixLayout_t, void* D, cublasLtMatrixLayout_t d,
                               const cublasLtMatmulAlgo_t* algo, void*, size_t, cudaStream_t stream) {
@@ -182,9 +182,9 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                         (long long)k, (int)a->type, (int)d->type, (int)desc->epilogue, *(const float*)beta != 0))
         return CUBLAS_STATUS_SUCCESS;
     const CusimMatmul copy = *desc;
-    const float factor = *(const float*)beta;
+    const float scale = *(const float*)alpha, factor = *(const float*)beta;
     const int64_t algorithm = (int64_t)algo->data[1];
     cusim::enqueue_host("cublasLtMatmul", stream,
-                        [=, a = *a, b = *b, d = *d] { product(copy, A, a, B, b, factor, D, d, algorithm); });
+                        [=, a = *a, b = *b, d = *d] { product(copy, A, a, B, b, scale, factor, D, d, algorithm); });
     return CUBLAS_STATUS_SUCCESS;
 }

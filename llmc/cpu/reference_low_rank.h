@@ -1,6 +1,7 @@
 // A linear layer with an adapter of low rank, as plain loops: the oracle of low_rank.h, which has
 // formulas and shapes.
 #pragma once
+#include "llmc/base/integer_math.h"
 #include "llmc/cpu/reference.h"
 
 namespace reference {
@@ -33,7 +34,7 @@ template <class floatX, class floatG>
 void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout, const floatX* inp,
                        const floatX* weight, const floatX* A, const floatX* B, floatX* low, int64_t rows, int64_t C,
                        int64_t OC, int64_t R, float scale, bool add, const floatX* pre_gelu = nullptr) {
-    floatX* dlow = low + rows * R;
+    floatX* dlow = low + round_up(rows * R, 16);
     low_product(low, inp, A, rows, C, R, scale), low_product(dlow, dout, B, rows, OC, R, scale);
     for (int64_t i = 0; i < R * C && !add; i++) dA[i] = 0;
     for (int64_t i = 0; i < R * OC && !add; i++) dB[i] = 0;

@@ -21,7 +21,8 @@
 #include "llmc/optim/small_state.h"
 #include "llmc/cuda/global_norm.cuh"
 
-// The ranges of elements that are decayed: [0] within a layer's bucket, [1] within the last bucket.
+// The ranges of elements that are decayed: [0] within a layer's bucket, of layers that are alike,
+// [1] within the last bucket.
 struct DecayRanges {
     int64_t layer_elems, layers_end;  // size of a layer's bucket, index of the last bucket's first element
     int64_t begin[2][NUM_TENSORS], end[2][NUM_TENSORS];
@@ -30,12 +31,18 @@ struct DecayRanges {
 inline DecayRanges decay_ranges(const ParameterLayout& layout) {
     DecayRanges r{};
     r.layer_elems = layout.bucket_begin[1], r.layers_end = layout.bucket_begin[layout.config.L];
-    for (int i = 0; i < NUM_TENSORS; i++) {
+    for (int i = 0; i < ALL_TENSORS; i++) {
         const int last = TENSORS[i].per_layer ? 0 : 1;
-        if (!TENSORS[i].decayed) continue;
-        r.begin[last][r.count[last]] = layout.offset_in_bucket[i];
-        r.end[last][r.count[last]++] = layout.offset_in_bucket[i] + tensor_elems(i, layout.config);
+        if (!TENSORS[i].decayed || tensor_elems(i, layout.config) == 0 || !trains(layout.config, i)) continue;
+        r.begin[last][r.count[last]] = layout.offset_in_bucket(i);
+        r.end[last][r.count[last]++] = layout.offset_in_bucket(i) + tensor_elems(i, layout.config);
     }
+    return r;
+}
+// All elements, or none.
+inline DecayRanges same_decay(bool decayed) {
+    DecayRanges r{};
+    r.layer_elems = r.layers_end = r.end[0][0] = INT64_MAX, r.count[0] = decayed;
     return r;
 }
 __device__ inline bool is_decayed(const DecayRanges& r, int64_t i) {

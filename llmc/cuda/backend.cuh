@@ -26,7 +26,7 @@ static_assert(partials_elems(1) >=
 inline int64_t grads_elems(const GPT2& model, const Sizes& s) {
     const ParameterLayout& layout = model.layout;
     if (!s.sums_gradients()) return model.gradient_places.elems(layout);
-    return layout.bucket_begin[1] + layout.bucket_elems(layout.config.L) - layout.offset_in_bucket[WPE];
+    return layout.most_layer_elems() + layout.bucket_elems(layout.config.L) - layout.wte_elems();
 }
 
 // Refuses what this program cannot compute (exit 2).
@@ -48,6 +48,8 @@ void check_supported(const Sizes& s, const Options& o) {
     if (!attention_supports(c.C / c.NH))
         usage_error("-e %s has heads of %d channels; on a GPU multiples of 8 from 16 to 256 are accepted", o.model,
                     c.C / c.NH);
+    if (!c.trained.empty() && comm.processes > 1 && !o.plan && !parameter_layout(c, 1).layers_alike())
+        usage_error("--train %s: several GPUs train the same tensors in all layers; one accepts others", o.train);
     if (c.C > layernorm_most_channels<floatX>())
         usage_error("-e %s has %d channels; on a GPU up to %d are accepted", o.model, c.C,
                     layernorm_most_channels<floatX>());

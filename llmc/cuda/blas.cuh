@@ -192,14 +192,14 @@ inline uint32_t common_alignment(const void* a, const void* b, const void* c) {
     return (uint32_t)(bits & (~bits + 1));
 }
 
-// D (m, n) = op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n), GELU's
-// input, where it uses them. DGELU_BGRAD writes bias: the sums of D over its columns. `name` is for
-// profilers. False, and nothing is computed, if the library refuses GELU in this epilogue.
+// D (m, n) = alpha op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n),
+// GELU's input, where it uses them. DGELU_BGRAD writes bias: the sums of D over its columns. `name`
+// is for profilers. False, and nothing is computed, if the library refuses GELU in this epilogue.
 template <class floatD, class floatX>
 bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
                   int64_t n, int64_t k, bool add, cudaStream_t stream,
                   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT, const floatX* bias = nullptr,
-                  const floatX* aux = nullptr) {
+                  const floatX* aux = nullptr, float alpha = 1) {
     const Range range(name);
     const StreamRange in_stream({{name}}, stream);
     const cublasOperation_t opA = transA ? CUBLAS_OP_T : CUBLAS_OP_N, opB = transB ? CUBLAS_OP_T : CUBLAS_OP_N;
@@ -213,7 +213,7 @@ bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
     point(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
     point(CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, aux);
     const auto run = [&](const BlasAlgorithm& algorithm) {
-        const float alpha = 1, beta = add ? 1 : 0;
+        const float beta = add ? 1 : 0;
         return cublasLtMatmul(blas.handle, plan.matmul, &alpha, A, plan.A, B, plan.B, &beta, D, plan.D, D, plan.D,
                               &algorithm, blas.workspace, blas.workspace_bytes, stream);
     };
@@ -222,4 +222,12 @@ bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, con
     const cublasStatus_t status = run(plan.algorithm);
     if (status != CUBLAS_STATUS_SUCCESS) refused(plan, status);
     return plan.possible;
+}
+
+// D (m, n) = alpha op(A) op(B), or += if add.
+template <class floatX>
+void blas_product(const char* name, floatX* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
+                  int64_t n, int64_t k, bool add, cudaStream_t stream, float alpha) {
+    const floatX* const none = nullptr;
+    blas_product(name, D, A, transA, B, transB, m, n, k, add, stream, CUBLASLT_EPILOGUE_DEFAULT, none, none, alpha);
 }

@@ -123,21 +123,24 @@ void encoder_forward(floatX* out, const int* inp, const floatX* wte, const float
 }
 
 // The backward pass: dwte (V,C), fp32, is added to; dwpe (maxT,C) is written, with zeros from row T
-// on, or added to if add. inp, order and begin are on the device; tokens, order and begin come from
-// sort_by_token, with encoder_segment_positions(B * T). partials (ENCODER_PARTS, C) is scratch.
+// on, or added to if add. Each may be null if it is not wanted. inp, order and begin are on the
+// device; tokens, order and begin come from sort_by_token, with encoder_segment_positions(B * T).
+// partials (ENCODER_PARTS, C) is scratch.
 template <class floatX>
 void encoder_backward(float* dwte, floatX* dwpe, float* partials, const floatX* dout, const int* inp, const int* order,
                       const int* begin, TokenOrder tokens, int64_t B, int64_t T, int64_t C, int64_t maxT, bool add,
                       cudaStream_t stream) {
     const StreamRange in_stream(work::embedding_backward(B * T, C, maxT, sizeof(floatX), sizeof(float)), stream);
-    const int split = (int)tokens.split;
+    const int split = dwte ? (int)tokens.split : 0;
     const dim3 grid((unsigned)tokens.segments, (unsigned)ceil_div(C, 32 * Pack<floatX>::size));
-    launch("encoder_backward_wte", encoder_backward_wte_kernel<floatX>, grid, dim3(32, ENCODER_WARPS), 0, stream, dwte,
-           partials, dout, inp, order, begin, split, C);
+    if (dwte)
+        launch("encoder_backward_wte", encoder_backward_wte_kernel<floatX>, grid, dim3(32, ENCODER_WARPS), 0, stream,
+               dwte, partials, dout, inp, order, begin, split, C);
     const dim3 split_grid((unsigned)split, (unsigned)ceil_div(C, ENCODER_SUM_THREADS));
     if (split > 0)
         launch("encoder_backward_split", encoder_backward_split_kernel<float>, split_grid, ENCODER_SUM_THREADS, 0,
                stream, dwte, partials, inp, order, begin, split, C);
-    launch("encoder_backward_wpe", encoder_backward_wpe_kernel<floatX>, pack_blocks<floatX>(maxT * C), PACK_THREADS, 0,
-           stream, dwpe, dout, B, T, C, maxT, add);
+    if (dwpe)
+        launch("encoder_backward_wpe", encoder_backward_wpe_kernel<floatX>, pack_blocks<floatX>(maxT * C), PACK_THREADS,
+               0, stream, dwpe, dout, B, T, C, maxT, add);
 }

@@ -244,6 +244,8 @@ ColumnSums layernorm_backward(floatX* dinp, floatX* dweight, floatX* dbias, floa
     else if (t.packs == 2) run(layernorm_backward_kernel<floatX, 2>);
     else if (t.packs == 3) run(layernorm_backward_kernel<floatX, 3>);
     else run(layernorm_backward_kernel<floatX, LAYERNORM_MOST_PACKS>);
-    sum_parts(dweight, dbias, {partials, parts, 3 * C}, C, add, stream);
+    floatX* const no_second = nullptr;
+    if (dweight) sum_parts(dweight, dbias, {partials, parts, 3 * C}, C, add, stream);
+    else if (dbias) sum_parts(dbias, no_second, {partials + C, parts, 3 * C}, C, add, stream);
     return {partials + 2 * C, parts, 3 * C};
 }

@@ -64,6 +64,6 @@ ColumnSums matmul_backward(floatX* dinp, floatW* dweight, floatX* dbias, ColumnS
         if (!fused) blas_product("matmul_backward_input", dinp, weight, false, dout, false, C, rows, OC, false, stream);
         if (pre_gelu && !fused) dinp_sums = gelu_backward(dinp, dinp_sums.partials, dinp, pre_gelu, rows, C, stream);
     }
-    blas_product("matmul_backward_weight", dweight, inp, false, dout, true, C, OC, rows, add, stream);
+    if (dweight) blas_product("matmul_backward_weight", dweight, inp, false, dout, true, C, OC, rows, add, stream);
     return dinp_sums;
 }

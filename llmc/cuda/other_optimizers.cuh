@@ -31,3 +31,20 @@ void update_by_other(GPT2& model, floatG* grads, const UpdateSettings& settings)
                          settings.rounding_seed, stream);
     });
 }
+
+// The update where other tensors train in some layers than in others (--train): one launch for each
+// part of a tensor.
+template <class floatX, class floatG>
+void update_by_tensor(GPT2& model, floatG* grads, const UpdateSettings& settings) {
+    const int64_t state_bytes = OPTIMIZERS[model.optimizer].keeps.m == KEEP_BF16 ? 2 : 4;
+    for_each_part(model.layout, model.slice, model.slice, [&](const TensorPart& part) {
+        if (part.elems() == 0) return;
+        SliceMap mine{0, 0, 0, 1, 0};
+        mine.first = part.index, mine.count = round_up(part.elems(), 16);  // padding has no gradient, and stays 0
+        const auto state = [&](void* all) { return all ? (char*)all + part.state * state_bytes : nullptr; };
+        optimizer_update(model.optimizer, (floatX*)model.params, model.master ? model.master + part.state : nullptr,
+                         state(model.m), state(model.v), grads, mine, settings.constants,
+                         same_decay(TENSORS[part.tensor].decayed), results_of(model), settings.rounding_seed,
+                         model.gpu->stream);
+    });
+}

@@ -147,7 +147,7 @@ inline int64_t layer_codes_bytes(const Sizes& s);  // see codes_offset()
   X(DOCUMENT_STARTS,"document_starts","(B,T)",          ONE,  NEVER, FORWARD,    INT32,  ALL, s.starts_elems()) \
   /* scratch of every pass */ \
   X(BRANCH,         "branch",         "(B,T,C)",        ONE,  NEVER, FORWARD,    FLOATX, ALL, scratch * C) \
-  X(LOW_RANK,       "low_rank",       "(2,B,T,R)",      ONE,  NEVER, FORWARD,    FLOATX, ALL, 2 * rows * s.config.lora.rank) \
+  X(LOW_RANK,       "low_rank",       "(2,B,T,R)",      ONE,  NEVER, FORWARD,    FLOATX, ALL, 2 * low) \
   X(LOGITS,         "logits",         "(chunk,Vp)",     ONE,  NEVER, CLASSIFIER, FLOATX, ALL, s.logit_rows * Vp) \
   /* scratch of the backward pass */ \
   X(DRESIDUAL,      "dresidual",      "(B,T,C)",        ONE,  NEVER, BACKWARD,   FLOATX, ALL, scratch * C) \
@@ -173,7 +173,8 @@ inline int64_t layer_codes_bytes(const Sizes& s);  // see codes_offset()
   {name, shape, ActivationInfo::copies, dropped_at, ActivationInfo::purpose, type, ActivationInfo::devices, \
    [](const Sizes& s) -> int64_t { \
        [[maybe_unused]] const int64_t rows = s.rows(), C = s.config.C, NH = s.config.NH, Vp = s.config.Vp, \
-                                P = s.processes, scratch = s.scratch_rows(); \
+                                P = s.processes, scratch = s.scratch_rows(), \
+                                low = round_up(rows * s.config.lora.rank, 16); \
        return elems; \
    }},
 // clang-format on

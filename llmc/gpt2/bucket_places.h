@@ -57,8 +57,8 @@ struct BucketPlaces {
             };
             for (int i = 0; i < NUM_TENSORS; i++) {
                 if (!TENSORS[i].per_layer) continue;
-                gap_to(layout.offset_in_bucket[i]);
-                end = layout.offset_in_bucket[i] + tensor_elems(i, layout.config);
+                gap_to(layout.offset_in_bucket(i, l));
+                end = layout.offset_in_bucket(i, l) + tensor_elems(i, layout.config);
             }
             gap_to(layout.bucket_elems(l));
         }

@@ -149,6 +149,19 @@ struct ParameterLayout {
         if (trains(config, WTE) || trains(config, WPE)) return -1;
         return std::upper_bound(bucket_begin.begin(), bucket_begin.end() - 1, 0) - bucket_begin.begin() - 1;
     }
+    // Whether the same tensors train in all layers.
+    bool layers_alike() const {
+        const auto& trained = config.trained;
+        return trained.empty() ||
+               std::all_of(trained.begin(), trained.end() - 1, [&](uint32_t t) { return t == trained[0]; });
+    }
+    // Elements of the largest bucket of a layer; and of what comes before wpe in the last bucket.
+    int64_t most_layer_elems() const {
+        int64_t most = 0;
+        for (int64_t l = 0; l < config.L; l++) most = std::max(most, bucket_elems(l));
+        return most;
+    }
+    int64_t wte_elems() const { return trains(config, WTE) ? round_up(tensor_elems(WTE, config), 16) : 0; }
     // Whether the backward pass of layer l goes on to ln1 and to what is below.
     bool goes_below(int64_t l) const {
         return l > lowest_trained() || trains(config, LN1W, l) || trains(config, LN1B, l);

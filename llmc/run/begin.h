@@ -8,6 +8,7 @@
 #include "llmc/run/average.h"
 #include "llmc/run/describe.h"
 #include "llmc/run/out_dir.h"
+#include "llmc/run/start_adapted.h"
 #include "llmc/run/trace_file.h"
 
 // "gpt2 trainer 0.1, bf16, GPU kernels".

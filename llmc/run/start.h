@@ -182,53 +182,6 @@ inline void settle_optimizer(Options& o) {
         usage_error("--nesterov 1 has no effect with --optimizer %s; momentum is accepted", optimizer.name);
 }
 
-// The adapters of the model: those in the open file, that of --adapter or of the checkpoint to
-// resume, or those that --lora asks for. Exit 2 if flags ask for others.
-inline void settle_adapters(Options& o, GPT2Config& config, std::unique_ptr<FileReader>& file) {
-    if (!o.adapter.empty() && !is_model_file(o.adapter) && folder_exists(o.adapter)) {
-        StateHeader header;
-        const int64_t step = newest_checkpoint(folder_to_resume(o.adapter), header);
-        if (step < 0) usage_error("--adapter %s holds no complete checkpoint", o.adapter);
-        o.adapter = model_path(folder_to_resume(o.adapter), step);
-    }
-    if (!file && !o.adapter.empty()) file = std::make_unique<FileReader>(o.adapter);
-    config.lora = lora_of(o);
-    if (!file) {
-        for (const char* flag : {"--lora-on", "--lora-alpha"})
-            if (o.lora == 0 && o.given.count(flag)) usage_error("%s has no effect without --lora", flag);
-        return;
-    }
-    const LowRank asked = config.lora;
-    read_adapter_header(*file, config);
-    const bool others = (o.given.count("--lora") && o.lora != config.lora.rank) ||
-                        (o.given.count("--lora-on") && asked.on != config.lora.on) ||
-                        (o.given.count("--lora-alpha") && asked.alpha != config.lora.alpha);
-    if (others)
-        usage_error("%s holds adapters of %s, and the flags ask for %s; without these flags it is accepted", file->path,
-                    lora_text(config.lora), lora_text(asked));
-    o.lora = config.lora.rank, o.lora_on = adapted_text(config.lora.on), o.lora_alpha = config.lora.alpha;
-}
-// Which tensors train. Exit 2 if other flags need gradients of all of them.
-inline void settle_trained(Options& o, GPT2Config& config, std::unique_ptr<FileReader>& adapter_file) {
-    settle_adapters(o, config, adapter_file);
-    config.trained = trained_of(o.train, config);
-    if (config.lora.rank > 0) {
-        if (o.train != "all")
-            usage_error("--train %s with --lora, which trains adapters alone; all is accepted", o.train);
-        config.trained = only_adapters(config);
-    }
-    if (config.trained.empty() || o.max_steps == 0) return;
-    check_partial_training(config.lora.rank > 0 ? format("--lora %d", config.lora.rank) : "--train " + o.train, o);
-}
-// Exit 2 if these are not those of the run to resume.
-inline void check_same_trained(const Options& o, const GPT2Config& config, const StateHeader& saved) {
-    if (trained_identity(config) != saved.trained)
-        usage_error(
-            "the run to resume in %s trains other tensors than --train and --lora say; without these flags it goes on, "
-            "or -y 0 --overwrite 1 starts again",
-            o.out_dir);
-}
-
 // The defaults as they are settled for a run, of which those left open by the table depend on its
 // sizes and its optimizer.
 inline Options usual_options(const Options& o, const GPT2Config& config) {
