@@ -182,25 +182,28 @@ class Parser:
         return ("name", text)
 
 
-def statements(text, names=()):
-    """The relations in a displayed block: (sides, signs, the text). What has no sign of a relation is a remark."""
+def pieces(text):
+    """[label, formula or remark] of what stands apart by two spaces, line by line; a formula may go on in the next."""
     found, open_ = [], None
     for line in text.splitlines():
         here, goes_on = [], False
         for piece in filter(None, re.split(r"\s{2,}", line.strip())):
-            if re.match(r"(?:=|\+=|<-|<=|<|\+|-)\s", piece) and (here or open_):  # it goes on
-                (here[-1] if here else open_)[0] += " " + piece
+            if re.match(r"(?:=|\+=|<-|<=|<|\+|-)\s", piece) and (here or open_):
+                (here[-1] if here else open_)[1] += " " + piece
                 goes_on = goes_on or not here
             else:
-                here.append([re.sub(r"^(?:[^:(\[]*:|as(?= \w+ = ))\s*", "", piece).rstrip(",;")])
+                label = re.match(r"(?:[^:(\[]*:|as(?= \w+ = ))\s*", piece)
+                here.append([label[0] if label else "", piece[label.end() if label else 0:].rstrip(",;")])
         found += here
-        open_ = next((piece for piece in here[::-1] if RELATION.search(piece[0])),
+        open_ = next((piece for piece in here[::-1] if RELATION.search(piece[1])),
                      open_ if goes_on or not here else here[0])
-    result = []
-    for part in itertools.chain.from_iterable(split(piece) for (piece,) in found):
-        if RELATION.search(part):
-            result.append((*Parser(part, names).relation(), part))
-    return result
+    return found
+
+
+def statements(text, names=()):
+    """The relations in a displayed block: (sides, signs, the text). What has no sign of a relation is a remark."""
+    parts = itertools.chain.from_iterable(split(piece) for _, piece in pieces(text))
+    return [(*Parser(part, names).relation(), part) for part in parts if RELATION.search(part)]
 
 
 def split(text):
@@ -395,8 +398,23 @@ def name_mathml(name):
     return f"<msup>{one}<mo>{primes}</mo></msup>" if primes else one
 
 
+def typeset(text):
+    """A displayed block as rows of HTML: its formulas, and beside them labels and remarks."""
+    rows = []
+    for label, piece in pieces(text):
+        parts = [part for part in split(piece) if part]
+        if not any(RELATION.search(part) for part in parts):
+            rows.append(f'<span class="remark">{html.escape(label + piece)}</span>')
+            continue
+        for part in parts:
+            shown = relation_mathml(*Parser(part).relation()) if RELATION.search(part) else html.escape(part)
+            rows.append(f'<span class="label">{html.escape(label)}</span> {shown}')
+            label = ""
+    return '<div class="formula">\n' + "\n".join(f"<div>{row}</div>" for row in rows) + "\n</div>\n"
+
+
 def relation_mathml(sides, signs):
     row = mathml(sides[0])
     for sign, side in zip(signs, sides[1:]):
         row += f"<mo>{html.escape(SIGNS.get(sign, sign))}</mo>{mathml(side)}"
-    return f'<math display="block">{row}</math>'
+    return f'<math displaystyle="true">{row}</math>'

@@ -2,7 +2,8 @@
 """Puts the code that ships into the first page and the course, so that what a page shows cannot drift from it.
 
     dev/course/pages.py             quotes again
-    dev/course/pages.py --check     names pages that differ from the sources, exercises that are not there, questions without answer
+    dev/course/pages.py --check     names pages that differ from the sources, exercises that are not there and
+                                    questions without an answer
 
 In a page, what follows one of these lines up to <!-- end quote --> is replaced:
 

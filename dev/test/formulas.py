@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""dev/course/formulas.py and pages.py find what is wrong: faults planted in copies of chapters are named, and nothing else is."""
+"""dev/course/formulas.py and pages.py find what is wrong: planted faults are named, nothing else is."""
 import pathlib
 import sys
 import tempfile
