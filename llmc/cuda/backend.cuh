@@ -8,6 +8,7 @@
 #include "llmc/cuda/comm.cuh"
 #include "llmc/cuda/device.cuh"
 #include "llmc/cuda/encoder.cuh"
+#include "llmc/cuda/free_memory.cuh"
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/cuda/layernorm.cuh"
 #include "llmc/cuda/messages.cuh"
@@ -153,22 +154,6 @@ PlanDevice this_gpu(const GPT2&, const Options& o) {
                        cudaGetDeviceProperties(&gpu, 0) == cudaSuccess;
     const GpuPeak* known = there ? find_gpu(gpu.name) : nullptr;
     return known ? device_of(*known, gpu.name, sizeof(floatX) == 2, o.tf32) : PlanDevice{};
-}
-
-// What must stay free beside the plan: cuBLASLt and the driver load kernels when they first run,
-// which may be in the middle of a step.
-constexpr int64_t LOADED_LATER_BYTES = 512 << 20;
-
-// Exit 1 if the GPU has not enough free memory for these rows.
-inline void check_free_memory(const std::vector<PlanRow>& rows) {
-    size_t free_bytes = 0, total_bytes = 0;
-    check_cuda(cudaMemGetInfo(&free_bytes, &total_bytes), "asking for memory");
-    if (plan_bytes(rows) + LOADED_LATER_BYTES <= (int64_t)free_bytes) return;
-    print_plan_rows(stderr, rows);
-    runtime_failure(
-        "out of memory: the run needs %.0f MiB as above, and %.0f more for kernels that are loaded later; the GPU has "
-        "%.0f of %.0f MiB free; a smaller -b, -t or -e, a higher -r, or -w 0 lowers it",
-        plan_bytes(rows) / MIB, LOADED_LATER_BYTES / MIB, free_bytes / MIB, total_bytes / MIB);
 }
 
 template <class floatX>

@@ -22,8 +22,8 @@ inline int64_t plan_bytes(const std::vector<PlanRow>& rows) {
 // The rows of all weights, or of all gradients: one if a process keeps all of them, called `name`.
 inline void plan_buckets(std::vector<PlanRow>& rows, const char* category, const char* name, const BucketPlaces& places,
                          const ParameterLayout& layout, int64_t elem_bytes) {
-    const char* whole = layout.frozen_elems > 0 ? "of what trains" : "as parameters";
-    if (!places.sharded) return rows.push_back({category, name, whole, places.elems(layout) * elem_bytes});
+    const char* const shape = layout.frozen_elems > 0 ? "of what trains" : "as parameters";
+    if (!places.sharded) return rows.push_back({category, name, shape, places.elems(layout) * elem_bytes});
     const std::string share = format("1/%d of %s", layout.processes, category);
     rows.push_back({category, "own slices", share, places.slices_elems(layout) * elem_bytes});
     const char* const whole = places.borrows ? "2 layers" : "2 layers, rest";
