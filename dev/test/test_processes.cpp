@@ -15,12 +15,16 @@ static void same_numbers() {
             start_test(format("50 steps on %d CPU processes, stage %s, are those of one to 1e-4", n, stage));
             EXPECT(agree(run(several(CPU, n, training + "-z " + stage)), one, 50, 1e-4, 1e-4));
         }
-    for (int n : {2, 3}) {
-        start_test(format("50 steps in bf16 on %d CPU processes are those of one in fp32, to its rounding", n));
-        EXPECT(agree(run(several(CPU, n, training + "--precision bf16 -z " + (n == 3 ? "0" : "1"))), one, 50, LOSS16,
-                     NORM16));
-    }
+    // In 20 steps: at so high a rate the norm of later ones answers to small differences of the
+    // weights, and what is seen is no longer rounding alone (0.2% in step 15, 3 to 5% in step 25,
+    // as the roundings fall).
     const std::string simulated = training + "-x 20 ";  // the last -x wins
+    const Outcome one_of_20 = run(several(CPU, 1, simulated));
+    for (int n : {2, 3}) {
+        start_test(format("20 steps in bf16 on %d CPU processes are those of one in fp32, to its rounding", n));
+        EXPECT(agree(run(several(CPU, n, simulated + "--precision bf16 -z " + (n == 3 ? "0" : "1"))), one_of_20, 20,
+                     LOSS16, NORM16));
+    }
     const Outcome sim32 = run(several(SIM32, 1, simulated)), sim16 = run(several(SIM16, 1, simulated));
     for (int n : {2, 3, 4}) {
         start_test(format("20 steps on %d simulated GPUs are those of one: fp32 to 1e-4, bf16 to its rounding", n));

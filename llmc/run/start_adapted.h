@@ -15,8 +15,9 @@ inline void settle_adapters(Options& o, GPT2Config& config, std::unique_ptr<File
     if (!file && !o.adapter.empty()) file = std::make_unique<FileReader>(o.adapter);
     config.lora = lora_of(o);
     if (!file) {
-        for (const char* flag : {"--lora-on", "--lora-alpha"})
-            if (o.lora == 0 && o.given.count(flag)) usage_error("%s has no effect without --lora", flag);
+        const bool others = o.lora_on != Options().lora_on;  // what run.json repeats is no wish
+        if (o.lora == 0 && (others || o.lora_alpha > 0))
+            usage_error("%s has no effect without --lora", others ? "--lora-on" : "--lora-alpha");
         return;
     }
     const LowRank asked = config.lora;
