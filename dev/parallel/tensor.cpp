@@ -58,7 +58,7 @@ static std::string beside_formula(const Report& found, const Report& wanted) {
 // By the formulas: what a process has, keeps at most, and sends in a step. A sum, or a sum's two
 // halves, of n numbers sends 2 (P - 1) / P n.
 static Report formulas(const Split& s, int64_t micro) {
-    const auto& [maxT, V, Vp, L, NH, C] = s.c;
+    const int64_t maxT = s.c.maxT, Vp = s.c.Vp, L = s.c.L, C = s.c.C;
     const int64_t P = s.P(), whole = L * 6 * C + 2 * C, cut = Vp * C + L * (12 * C * C + 7 * C);
     const int64_t sums = 4 * L + 2, again = s.sequence == 2 ? 2 * L : 0, norms = s.sequence ? (4 * L + 2) * C : 0;
     return {{4 * (L * record_elems(s) + s.rows() * (C + 2)),

@@ -1,5 +1,5 @@
 // The linear layers of a model on a GPU: a product with a matrix, and with --lora what an adapter
-// adds to it (low_rank.cuh).
+// adds to it (low_rank.cuh). static: tests link the CPU's functions of the same names.
 #pragma once
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/cuda/low_rank.cuh"
@@ -7,8 +7,8 @@
 
 // out (rows, OC) of a matrix (OC, C) of layer l, and gelu_out of it unless it is null.
 template <class floatX>
-void linear_forward(GPT2& model, int64_t l, int matrix, floatX* out, const floatX* inp, int64_t rows, int64_t C,
-                    int64_t OC, floatX* gelu_out = nullptr) {
+static void linear_forward(GPT2& model, int64_t l, int matrix, floatX* out, const floatX* inp, int64_t rows, int64_t C,
+                           int64_t OC, floatX* gelu_out = nullptr) {
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const cudaStream_t stream = model.gpu->stream;
     const floatX *weight = param(matrix), *bias = param(matrix + 1);
@@ -22,9 +22,9 @@ void linear_forward(GPT2& model, int64_t l, int matrix, floatX* out, const float
 // The gradients of inp, and of what trains; grad(tensor) of the layer, as train_gpt2.cu has it.
 // With dinp_bias, not null, what matmul_backward() says.
 template <class floatX, class Grad>
-ColumnSums linear_backward(GPT2& model, int64_t l, int matrix, Grad grad, floatX* dinp, ColumnSums sums,
-                           const floatX* dout, const floatX* inp, int64_t rows, int64_t C, int64_t OC, bool add,
-                           const floatX* pre_gelu = nullptr, floatX* dinp_bias = nullptr) {
+static ColumnSums linear_backward(GPT2& model, int64_t l, int matrix, Grad grad, floatX* dinp, ColumnSums sums,
+                                  const floatX* dout, const floatX* inp, int64_t rows, int64_t C, int64_t OC, bool add,
+                                  const floatX* pre_gelu = nullptr, floatX* dinp_bias = nullptr) {
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const cudaStream_t stream = model.gpu->stream;
     const floatX* weight = param(matrix);
