@@ -208,12 +208,19 @@ static Box box_of(const CUtensorMap& map, const void* shared, const int (&at)[4]
 #endif
     return box;
 }
+// to = from, word by word: a compiler may turn the assignment into memcpy, which the thread
+// sanitizer watches, and for it switches of fibers order nothing.
+static void copy_box(Box& to, const Box& from) {
+    typedef uint64_t __attribute__((may_alias)) Word;
+    static_assert(sizeof(Box) % sizeof(Word) == 0);
+    for (size_t i = 0; i < sizeof(Box) / sizeof(Word); i++) ((volatile Word*)&to)[i] = ((const Word*)&from)[i];
+}
 static void put(Boxes& all, const Box& box) {
     if (all.count == Boxes::MOST) fail(box.here, "more than %d copies of a block are on their way", Boxes::MOST);
-    all.box[all.count++] = box;
+    copy_box(all.box[all.count++], box);
 }
 static void take(Boxes& all, int i) {
-    for (all.count--; i < all.count; i++) all.box[i] = all.box[i + 1];
+    for (all.count--; i < all.count; i++) copy_box(all.box[i], all.box[i + 1]);
 }
 void tma_load(void* to, const CUtensorMap& map, const int (&at)[4], uint64_t* barrier, Location here) {
     Worker& w = *worker;
