@@ -16,7 +16,10 @@ struct Lesson {
     int64_t step = 0;
 
     Lesson(const Settings& s, Tokens tokens)
-        : settings(s), rng((uint32_t)s.seed), model(make_model(s, rng)), act(model.config, s.batch, s.length),
+        : settings(s),
+          rng((uint32_t)s.seed),
+          model(make_model(s, rng)),
+          act(model.config, s.batch, s.length),
           sample_act(model.config, 1, s.length) {
         data.tokens = std::move(tokens);
         data.T = s.length;
@@ -28,11 +31,11 @@ static std::unique_ptr<Lesson> lesson;
 
 extern "C" {
 
-// A new model that has seen nothing. text (bytes) is what it learns from.
-EMSCRIPTEN_KEEPALIVE void begin(const uint8_t* text, int bytes, int layers, int heads, int channels, int batch,
-                                int length, int steps) {
+// A new model that has seen nothing, of the size that Settings has. text (bytes) is what it learns
+// from, in windows drawn at random if shuffle is 1.
+EMSCRIPTEN_KEEPALIVE void begin(const uint8_t* text, int bytes, int steps, int shuffle) {
     Settings s;
-    s.layers = layers, s.heads = heads, s.channels = channels, s.batch = batch, s.length = length, s.steps = steps;
+    s.steps = steps, s.shuffle = shuffle;
     lesson = std::make_unique<Lesson>(s, Tokens(text, text + bytes));
 }
 
@@ -62,6 +65,9 @@ EMSCRIPTEN_KEEPALIVE int write(int is_first) {
     m.text.push_back((char)std::discrete_distribution<int>(p.begin(), p.end())(m.rng));
     return (unsigned char)m.text.back();
 }
+
+// Writes the model into the file model.bin, which the page has in memory; ./gpt2 reads it.
+EMSCRIPTEN_KEEPALIVE void save() { write_model(lesson->model, "model.bin"); }
 
 // p (T, T) of one head, of the text that write() has seen last.
 EMSCRIPTEN_KEEPALIVE const float* attention(int layer, int head) {
