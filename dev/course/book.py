@@ -152,12 +152,12 @@ def write_pages():
     links = Links(pages)
     for page in pages:
         (PAGES / name_of(page)).write_text(page_of(page, links))
-    write_texts(links)
     for file in ("book.css", "trainer.js", "frame_worker.js"):
         shutil.copy(HERE / file, PAGES)
     script = lesson_script()
     (PAGES / "lesson.js").write_text(script or "")
-    shutil.copy(HERE / ("index.md" if script else "without.md"), PAGES / "index.md")
+    (PAGES / "index.md").write_text(page_of(f"dev/course/book/{'index' if script else 'without'}.md", links))
+    write_texts(links)
     config = json.loads((HERE / "mkdocs.json").read_text())
     nav = [{"First page": "index.md"}, {"Syllabus": "syllabus.md"}]
     nav += [{title: [{name: name_of(path)} for name, path in found]} for title, found in parts]
