@@ -2,7 +2,7 @@
 """Makes the course a book: static pages with typeset formulas and a search, which need no network and no server.
 
     make book                           build/book/index.html
-    dev/course/book.py --check [FOLDER]    whether links of a book hold, its size, and that it loads nothing from the network
+    dev/course/book.py --check [FOLDER]    its links, its size, and that it loads nothing from the network
     dev/course/book.py --lesson         build/lesson.js alone: lesson zero in WebAssembly
 
 The pages are the chapters as they stand in dev/course, by mkdocs-material. Displayed formulas become MathML
@@ -165,8 +165,8 @@ def write_pages():
     # JSON is YAML, which mkdocs reads; a function can be named in YAML alone.
     slugs = "toc:\n      slugify: !!python/object/apply:pymdownx.slugs.slugify {kwds: {case: lower}}"
     text = json.dumps({**config, "nav": nav, "docs_dir": str(PAGES), "site_dir": str(BOOK)})
-    (ROOT / "build/mkdocs.yml").write_text("INHERIT: mkdocs_base.yml\nmarkdown_extensions:\n  - " + slugs + "\n" + "".join(
-        f"  - {name}\n" for name in config["markdown_extensions"]))
+    extensions = "".join(f"  - {name}\n" for name in [slugs, *config["markdown_extensions"]])
+    (ROOT / "build/mkdocs.yml").write_text("INHERIT: mkdocs_base.yml\nmarkdown_extensions:\n" + extensions)
     base = json.loads(text)
     del base["markdown_extensions"]
     (ROOT / "build/mkdocs_base.yml").write_text(json.dumps(base))

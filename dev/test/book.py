@@ -126,7 +126,8 @@ def train(browser):
 
 
 LINKS = {'<a href="no.html">': "leads nowhere", '<a href="#no">': "no such place", '<a href="#yes" id="yes">': "",
-         '<img src="https://a/b.png">': "loads https://a/b.png", '<a href="https://a/">': "", "x" * 8_000_001: "MB; a book"}
+         '<img src="https://a/b.png">': "loads https://a/b.png", '<a href="https://a/">': "",
+         "x" * 8_000_001: "MB; a book"}
 
 
 def links():

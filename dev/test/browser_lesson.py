@@ -52,7 +52,8 @@ def in_wasm(steps, seconds=0):
 def native(steps, program):
     before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
     files = ["build/lesson_model.bin", "build/lesson_text.bin"]
-    done = subprocess.run([program, *files, f"steps={steps}", "report=0", "shuffle=0"], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True)
+    done = subprocess.run([program, *files, f"steps={steps}", "report=0", "shuffle=0"], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, check=True)
     used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
     return [float(loss) for loss in re.findall(r"loss (\S+)", done.stdout)], used
 

@@ -139,7 +139,7 @@ $(call check,step_model,predicted times of steps on GPUs,$(SIM16) $(DATA),dev/te
 $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model,\
     dev/test/hugging_face.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
     dev/test/hugging_face.py)
-$(call check,course_formats,the kernels have the number formats that chapter 11 says,$(SIM16) $(DATA),\
+$(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
 $(call check,course_twins,PyTorch computes what the chapters say,\
     $(B)/course_numbers $(B)/course_numbers_gpu part-counts,\
