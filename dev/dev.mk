@@ -1,6 +1,6 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course exercise mine grade simulated-exercise prove-model prove-fast prove-cuda
+.PHONY: course book exercise mine grade simulated-exercise prove-model prove-fast prove-cuda
 .PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
         step-model gpu_day_programs format dist
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp %/pieces.cpp %/tcp.cpp %/window.cpp
@@ -40,6 +40,8 @@ $(B)/course_facts: CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m)),-marc
 $(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)
 	$(compile)
 course: gpt2                          ## lesson zero: GPT-2 in one file; ./gpt2 trains it (dev/course)
+book:                                 ## the course as a book: build/book/index.html, read without network (needs pip)
+	@dev/course/book.py
 
 # GNU readline where a test program with it compiles and links.
 READLINE_FLAGS = $(if $(call found,READLINE,readline/readline.h,rl_callback_sigcleanup(),-lreadline),\

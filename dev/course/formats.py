@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What each kernel of a training step keeps in which number format, and why: the table of chapter 11.
+"""What each kernel of a training step keeps in which number format, and why: the appendix of chapter 11.
 
-    make build/BF16/train_gpt2sim data && dev/course/formats.py           writes the table into the chapter
-    dev/course/formats.py --check                                         exit 1 if the chapter has another one
+    make build/BF16/train_gpt2sim data && dev/course/formats.py           writes the table into the appendix
+    dev/course/formats.py --check                                         exit 1 if the appendix has another one
 
 The kernels are those that a step launches with one or another optimizer, as dry runs in the simulator write them down.
 The formats are the types of their arguments, from the symbols that the compiler has made; the names of the arguments
@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT / "dev"))
 import children  # noqa: E402
 from readme import write_between  # noqa: E402
 
-PAGE = ROOT / "dev/course/11-sixteen-bits.md"
+PAGE = ROOT / "dev/course/kernel-formats.md"
 STRUCTS = {"ColumnSums": "fp32", "StateStretch": "fp32", "DeviceResults": "fp64", "SquareSums": "fp64",
            "StateBlock": "8 bits"}  # what they hold, or point to
 PRODUCTS = "matrix products (cuBLASLt)"

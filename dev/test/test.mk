@@ -145,12 +145,23 @@ $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model
     dev/test/hugging_face.py)
 $(call check,lora,LoRA beside PEFT and adapters from and to its files,$(CPU),\
     dev/test/lora.py --packages || skip "pip install numpy peft safetensors torch transformers"; dev/test/lora.py)
-$(call check,course_formats,the kernels have the number formats that chapter 11 says,$(SIM16) $(DATA),\
+$(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
 $(call check,course_twins,PyTorch computes what the chapters say,\
     $(B)/course_numbers $(B)/course_numbers_gpu part-counts,\
     dev/course/twin.py --packages || skip "pip install numpy torch"; command -v g++ || skip "apt-get install g++";\
     $(MAKE) -s CXX=g++ COUNT=1 build-count/cusim_counts && dev/course/twin.py)
+MKDOCS := mkdocs-material==9.8.2
+EMSCRIPTEN := emscripten node-acorn
+$(call check,course_book,the course as a book: links and size and nothing of the network,,\
+    dev/course/book.py --packages || skip "pip install numpy $(MKDOCS)";\
+    dev/course/book.py && dev/course/book.py --check && dev/test/book.py links)
+$(call check,course_browser,lesson zero in WebAssembly computes what gpt2 does and is a third as fast,,\
+    command -v em++ && command -v node || skip "apt-get install $(EMSCRIPTEN)";\
+    dev/course/book.py --lesson && dev/test/browser_lesson.py)
+$(call check,course_book_shown,the book in a browser: errors and widths and search and training,part-course_book,\
+    command -v chromium || skip "apt-get install chromium"; [ -e build/book ] || skip "pip install numpy $(MKDOCS)";\
+    dev/test/book.py)
 $(call check,course_killed,the killed run of chapter 17 ends as one that nobody killed,$(CPU),\
     dev/test/course_commands.py killed)
 $(call check,course_counted,the counts of chapter 14 are those of its table,part-counts,\
