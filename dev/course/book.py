@@ -18,6 +18,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 import urllib.parse
 
@@ -127,8 +128,11 @@ def compiled_lesson():
     made = ROOT / "build/lesson.js"
     sources = [ROOT / "dev/course/gpt2.cpp", HERE / "browser.cpp", pathlib.Path(__file__)]
     if not made.exists() or made.stat().st_mtime < max(each.stat().st_mtime for each in sources):
-        subprocess.run([*COMPILE, HERE / "browser.cpp", "-o", made], check=True,
-                       env={**os.environ, "NODE_PATH": "/usr/share/nodejs"})
+        made.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=made.parent) as folder:  # two of us may do this at once
+            subprocess.run([*COMPILE, HERE / "browser.cpp", "-o", f"{folder}/lesson.js"], check=True,
+                           env={**os.environ, "NODE_PATH": "/usr/share/nodejs"})
+            os.replace(f"{folder}/lesson.js", made)
     return made
 
 
