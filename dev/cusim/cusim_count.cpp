@@ -112,6 +112,7 @@ struct Counter {
     uint32_t requests = 0;
     uint64_t of_thread[MOST_THREADS] = {};  // accesses in this block
     bool paused = false;
+    int shown = 0;  // lines of CUSIM_SHOW about the kernel that runs
 };
 static Counter& counter() {
     static Counter* c = new Counter;
@@ -152,7 +153,47 @@ static std::pair<uint64_t, uint64_t> wavefronts_of(const Request& r, uint32_t by
     return {wavefronts, groups};
 }
 
-static void finish_request(Counter& c, Site& site, const Request& r) {
+// CUSIM_SHOW=file: what the first block of each launch does, a line of JSON for each request, with
+// the place of each lane's address, and for each barrier; so many lines at most.
+constexpr int MOST_SHOWN = 600;
+static FILE* show_line(Counter& c) {
+    static FILE* const file = getenv("CUSIM_SHOW") ? fopen(getenv("CUSIM_SHOW"), "w") : nullptr;
+    const Kernel& k = *worker->kernel;
+    const uint3& b = worker->block;
+    if (!file || b.x || b.y || b.z || c.shown == MOST_SHOWN) return nullptr;
+    if (c.shown++ == 0) {
+        setlinebuf(file);  // a mistake may end the program
+        fprintf(file, "{\"launch\": \"%s\", \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u]}\n", k.name.c_str(), k.grid.x,
+                k.grid.y, k.grid.z, k.block.x, k.block.y, k.block.z);
+    }
+    return file;
+}
+static size_t offset_of(const void* code) {  // in the program's file
+    Dl_info info{};
+    dladdr(code, &info);
+    return (size_t)((const char*)code - (const char*)info.dli_fbase);
+}
+static void show_request(Counter& c, const Site& site, const Request& r, int warp) {
+    FILE* const file = show_line(c);
+    if (!file) return;
+    const char* const one = (const char*)r.address[__builtin_ctz(r.lanes)];
+    const bool global = in_global(site.kind);
+    const Allocation* a = global ? find_allocation(one) : nullptr;
+    const SharedVariable* v = global ? nullptr : shared_variable_before(*worker, one);
+    const char* const begin = a ? a->user : worker->shared;
+    fprintf(file, "{\"order\": %u, \"warp\": %d, \"code\": \"%#zx\", \"kind\": \"%s\", \"bytes\": %u, ", r.order, warp,
+            offset_of(site.code), KIND_NAMES[site.kind], site.bytes);
+    if (a) fprintf(file, "\"memory\": \"%p\", \"size\": %zu, \"at\": [", (void*)a->user, a->bytes);
+    else
+        fprintf(file, "\"memory\": \"%s\", \"size\": %zu, \"begin\": %td, \"at\": [", v ? v->name : "",
+                v ? v->bytes : 0, v ? v->begin - begin : 0);
+    for (int lane = 0; lane < 32; lane++)
+        fprintf(file, "%s%td", lane ? ", " : "", r.lanes >> lane & 1 ? (const char*)r.address[lane] - begin : -1);
+    fprintf(file, "]}\n");
+}
+
+static void finish_request(Counter& c, Site& site, const Request& r, int warp) {
+    show_request(c, site, r, warp);
     Tally& t = site.tally;
     t.requests++, t.bytes += (uint64_t)__builtin_popcount(r.lanes) * site.bytes;
     if (!in_global(site.kind)) {
@@ -193,18 +234,18 @@ static bool continues(const Run& run, const Site& site, const Request& r) {
     return good;
 }
 // A run takes as few instructions as aligned powers of two allow.
-static void finish_run(Counter& c, const Run& run) {
+static void finish_run(Counter& c, const Run& run, int warp) {
     for (uint32_t at = 0, width; at < run.bytes; at += width) {
         for (width = 16; width > run.bytes - at || (run.start + at) % width != 0;) width /= 2;
         Request r = *run.first;
         for (uint64_t& address : r.address) address += at;
         finish_request(c, width == run.site->bytes ? *run.site : site_of(c, run.site->kind, width, run.site->code, 0),
-                       r);
+                       r, warp);
     }
 }
 // nvcc makes one instruction of neighbouring loads, or stores, of shared memory whose alignment it
 // knows. Here they are those that are aligned in all lanes. Loads do not pass stores.
-static void finish_shared(Counter& c, std::vector<std::pair<Site*, const Request*>>& all) {
+static void finish_shared(Counter& c, std::vector<std::pair<Site*, const Request*>>& all, int warp) {
     std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.second->order < b.second->order; });
     std::vector<Run> runs;
     std::unordered_map<uint64_t, size_t> ends;  // by where they end for their first lane
@@ -220,7 +261,7 @@ static void finish_shared(Counter& c, std::vector<std::pair<Site*, const Request
         } else runs.push_back({site, r, site->bytes, (uint32_t)(address % 16)});
         ends[address + site->bytes] = run;
     }
-    for (const Run& run : runs) finish_run(c, run);
+    for (const Run& run : runs) finish_run(c, run, warp);
 }
 
 // The lanes of a warp are in step: what they have asked for is complete. warp -1: all of them.
@@ -233,8 +274,8 @@ static void finish_requests(int warp) {
     for (auto [site, w] : finished)
         for (const Request& r : site->warps[w].requests)
             if (site->kind == SHARED + LOAD || site->kind == SHARED + STORE) shared[w].push_back({site, &r});
-            else finish_request(c, *site, r);
-    for (auto& [w, all] : shared) finish_shared(c, all);
+            else finish_request(c, *site, r, w);
+    for (auto& [w, all] : shared) finish_shared(c, all, w);
     for (auto [site, w] : finished) {
         site->warps[w].requests.clear();
         std::fill(site->warps[w].executions, site->warps[w].executions + 32, 0);
@@ -330,6 +371,7 @@ void count_box(Access access, const std::vector<std::pair<const char*, size_t>>&
 void count_barrier() {
     counter().now.barriers++;
     finish_requests(-1);
+    if (FILE* const file = show_line(counter())) fprintf(file, "{\"barrier\": true}\n");
 }
 void count_block() {
     Counter& c = counter();
@@ -370,10 +412,8 @@ static void write_kernel(FILE* file, const std::string& launch, const KernelCoun
     fprintf(file, ", \"sites\": [");
     comma = "";
     for (auto& [site, t] : k.sites) {
-        Dl_info info{};
-        dladdr(site->code, &info);
         fprintf(file, "%s{\"code\": \"%#zx\", \"kind\": \"%s\", \"lane_bytes\": %u, ", std::exchange(comma, ", "),
-                (size_t)((const char*)site->code - (const char*)info.dli_fbase), KIND_NAMES[site->kind], site->bytes);
+                offset_of(site->code), KIND_NAMES[site->kind], site->bytes);
         write_tally(site->kind, t);
     }
     fprintf(file, "]}\n");
@@ -412,7 +452,7 @@ void count_kernel(const Kernel& k) {
     for (auto& [what, n] : c.now.collectives) all.collectives[what] += n;
     for (auto& [key, site] : c.sites)
         if (site.tally.requests) all.sites[&site].add(std::exchange(site.tally, {}));
-    c.now = {};
+    c.now = {}, c.shown = 0;
 }
 
 }  // namespace cusim
