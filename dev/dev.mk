@@ -61,14 +61,15 @@ IN_CUDA     = $(wildcard $(if $(EX),dev/course/exercises/$(EX).cu,$(or $(EXERCIS
 ifeq ($(COUNT)$(SANITIZE)$(findstring clang,$(CXX)),)
 COUNTED     = COUNT=1
 endif
-exercise:                             ## EX=NAME: an exercise of the course, handed out, then judged
-	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) judge $(EX))
+EX_COMMAND  = $(if $(filter-out 0 no,$(SHOW)),show,judge)
+exercise:                             ## EX=NAME: an exercise of the course, handed out, then judged; in CUDA SHOW=1
+	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) $(EX_COMMAND) $(EX))
 mine:                                 ## lesson zero with the functions that you have written: built and trained
 	@$(EXERCISE_PY) mine
 grade:                                ## the exercises: which are done, which is next
 	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) grade)
 simulated-exercise: $(SIM_SOURCES) $(SIM_OBJECTS)
-	@$(EXERCISE_PY) $(if $(EX),judge $(EX),grade)
+	@$(EXERCISE_PY) $(if $(EX),$(EX_COMMAND) $(EX),grade)
 prove-model prove-fast:
 	@$(EXERCISE_PY) prove $(@:prove-%=%)
 prove-cuda: $(SIM_SOURCES) $(SIM_OBJECTS)

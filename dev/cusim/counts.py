@@ -65,8 +65,8 @@ def table(kernels):
     return aligned(rows)
 
 
-def source_lines(program, codes):
-    """Code address -> the line of source, innermost first where functions were inlined: FILE:LINE < FILE:LINE."""
+def source_frames(program, codes):
+    """Code address -> the lines of source, innermost first where functions were inlined: FILE:LINE."""
     # a return address belongs to the instruction after the call
     asked = "\n".join(f"{int(code, 16) - 1:#x}" for code in codes)
     said = subprocess.run(["addr2line", "-a", "-i", "-e", program], input=asked, capture_output=True, text=True,
@@ -76,9 +76,14 @@ def source_lines(program, codes):
     lines = {}
     for part in said.split("0x")[1:]:
         address, *frames = part.split("\n")
-        frames = [short(f) for f in frames if f and "dev/cusim/" not in f.replace("dev/cusim/test", "")]
-        lines[f"{int(address, 16) + 1:#x}"] = " < ".join(dict.fromkeys(frames[:3]))
+        lines[f"{int(address, 16) + 1:#x}"] = [
+            short(f) for f in frames if f and "dev/cusim/" not in f.replace("dev/cusim/test", "")]
     return lines
+
+
+def source_lines(program, codes):
+    """The same as text, of three lines at most: FILE:LINE < FILE:LINE."""
+    return {code: " < ".join(dict.fromkeys(frames[:3])) for code, frames in source_frames(program, codes).items()}
 
 
 def line_table(kernel, where):

@@ -76,7 +76,7 @@ static void release_barrier(Worker& w) {
     for (Thread& t : w.threads)
         if (t.state == AT_BARRIER) make_runnable(w, t);
     w.waiting = 0;
-    count_barrier();
+    count_barrier(first ? first->location : NOWHERE);
 }
 
 void block_barrier(Location location) {

@@ -153,9 +153,9 @@ static std::pair<uint64_t, uint64_t> wavefronts_of(const Request& r, uint32_t by
     return {wavefronts, groups};
 }
 
-// CUSIM_SHOW=file: what the first block of each launch does, a line of JSON for each request, with
-// the place of each lane's address, and for each barrier; so many lines at most.
-constexpr int MOST_SHOWN = 600;
+// CUSIM_SHOW=file: what the first block of each launch does, so many lines of JSON at most: each
+// request with the place of each lane's address, and where lanes wait for each other.
+constexpr int MOST_SHOWN = 6000;
 static FILE* show_line(Counter& c) {
     static FILE* const file = getenv("CUSIM_SHOW") ? fopen(getenv("CUSIM_SHOW"), "w") : nullptr;
     const Kernel& k = *worker->kernel;
@@ -163,9 +163,10 @@ static FILE* show_line(Counter& c) {
     if (!file || b.x || b.y || b.z || c.shown == MOST_SHOWN) return nullptr;
     if (c.shown++ == 0) {
         setlinebuf(file);  // a mistake may end the program
-        fprintf(file, "{\"launch\": \"%s\", \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u]}\n", k.name.c_str(), k.grid.x,
-                k.grid.y, k.grid.z, k.block.x, k.block.y, k.block.z);
+        fprintf(file, "{\"launch\": \"%s\", \"grid\": [%u, %u, %u], \"block\": [%u, %u, %u]}\n", k.name.c_str(),
+                k.grid.x, k.grid.y, k.grid.z, k.block.x, k.block.y, k.block.z);
     }
+    if (c.shown == MOST_SHOWN) fprintf(file, "{\"cut\": true}\n");
     return file;
 }
 static size_t offset_of(const void* code) {  // in the program's file
@@ -173,7 +174,7 @@ static size_t offset_of(const void* code) {  // in the program's file
     dladdr(code, &info);
     return (size_t)((const char*)code - (const char*)info.dli_fbase);
 }
-static void show_request(Counter& c, const Site& site, const Request& r, int warp) {
+static void show_request(Counter& c, const Site& site, const Request& r, int warp, uint64_t transfers, uint64_t least) {
     FILE* const file = show_line(c);
     if (!file) return;
     const char* const one = (const char*)r.address[__builtin_ctz(r.lanes)];
@@ -183,7 +184,8 @@ static void show_request(Counter& c, const Site& site, const Request& r, int war
     const char* const begin = a ? a->user : worker->shared;
     fprintf(file, "{\"order\": %u, \"warp\": %d, \"code\": \"%#zx\", \"kind\": \"%s\", \"bytes\": %u, ", r.order, warp,
             offset_of(site.code), KIND_NAMES[site.kind], site.bytes);
-    if (a) fprintf(file, "\"memory\": \"%p\", \"size\": %zu, \"at\": [", (void*)a->user, a->bytes);
+    fprintf(file, "\"transfers\": %zu, \"least\": %zu, ", transfers, least);
+    if (a) fprintf(file, "\"memory\": \"%p\", \"size\": %zu, \"begin\": 0, \"at\": [", (void*)a->user, a->bytes);
     else
         fprintf(file, "\"memory\": \"%s\", \"size\": %zu, \"begin\": %td, \"at\": [", v ? v->name : "",
                 v ? v->bytes : 0, v ? v->begin - begin : 0);
@@ -193,15 +195,13 @@ static void show_request(Counter& c, const Site& site, const Request& r, int war
 }
 
 static void finish_request(Counter& c, Site& site, const Request& r, int warp) {
-    show_request(c, site, r, warp);
     Tally& t = site.tally;
+    const auto [transfers, least] =
+        in_global(site.kind) ? std::pair<uint64_t, uint64_t>{sectors_of(r), 0} : wavefronts_of(r, site.bytes);
     t.requests++, t.bytes += (uint64_t)__builtin_popcount(r.lanes) * site.bytes;
-    if (!in_global(site.kind)) {
-        const auto [wavefronts, groups] = wavefronts_of(r, site.bytes);
-        t.transfers += wavefronts, t.least += groups;
-        return;
-    }
-    t.transfers += sectors_of(r);
+    t.transfers += transfers, t.least += least;
+    show_request(c, site, r, warp, transfers, least);
+    if (!in_global(site.kind)) return;
     for (int lane = 0; lane < 32; lane++) {
         if (!(r.lanes >> lane & 1)) continue;
         if (site.kind != GLOBAL + STORE) c.read.mark(r.address[lane], site.bytes);
@@ -352,6 +352,7 @@ __attribute__((noinline)) void count_ldmatrix(const void* row) {
 void count_collective(const Thread& t) {
     counter().now.collectives[t.what]++;
     finish_requests(t.id / 32);
+    if (FILE* const file = show_line(counter())) fprintf(file, "{\"step\": %d}\n", t.id / 32);
 }
 void count_wgmma(const Thread& t) {
     counter().now.collectives[t.what]++;
@@ -368,10 +369,11 @@ void count_box(Access access, const std::vector<std::pair<const char*, size_t>>&
         for (uint64_t at = begin; at < end; at += 2) (access == LOAD ? c.read : c.written).mark(at, 2);
     }
 }
-void count_barrier() {
+void count_barrier(Location where) {
     counter().now.barriers++;
     finish_requests(-1);
-    if (FILE* const file = show_line(counter())) fprintf(file, "{\"barrier\": true}\n");
+    if (FILE* const file = show_line(counter()))
+        fprintf(file, "{\"barrier\": \"%s:%d\"}\n", where.file ? where.file : "", where.line);
 }
 void count_block() {
     Counter& c = counter();

@@ -305,7 +305,7 @@ void count_copy(const Copy& copy, const void* code);
 void count_collective(const Thread& one);  // all its lanes have arrived
 void count_wgmma(const Thread& one);       // all threads of its warpgroup have arrived
 void count_box(Access access, const std::vector<std::pair<const char*, size_t>>& rows, const void* code);
-void count_barrier();                     // all threads of the block have arrived
+void count_barrier(Location where);       // all threads of the block have arrived
 void count_block();                       // has ended
 void count_kernel(const Kernel& kernel);  // has ended
 void pause_counting(bool paused);
@@ -315,7 +315,7 @@ inline void count_atomic(const void*, const void*) {}
 inline void count_copy(const Copy&, const void*) {}
 inline void count_collective(const Thread&) {}
 inline void count_wgmma(const Thread&) {}
-inline void count_barrier() {}
+inline void count_barrier(Location) {}
 inline void count_block() {}
 inline void count_kernel(const Kernel&) {}
 inline void pause_counting(bool) {}

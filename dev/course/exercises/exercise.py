@@ -2,6 +2,7 @@
 """The exercises of the course. Standard library only; `make exercise EX=NAME` and `make grade` call it.
 
     exercise.py judge NAME       the first time copies the stub to dev/course/my/, afterwards judges what is there
+    exercise.py show NAME        judges it, and writes a page of its run in the simulator beside it (show.py)
     exercise.py mine             lesson zero with your own functions is built and trained, beside the original
     exercise.py grade            the table of all exercises: which are done, which is next
     exercise.py table [--check]  writes the table of README.md
@@ -36,6 +37,7 @@ os.chdir(ROOT)
 sys.path.insert(0, str(HERE))
 import mine  # noqa: E402
 import programs  # noqa: E402
+import show  # noqa: E402
 from programs import Problem, definitions  # noqa: E402
 from runs import MEANING, limits_of, run_judge  # noqa: E402
 
@@ -155,6 +157,17 @@ def give_stub(e):
     e.my.write_text(f"// {e.title}. About {e.minutes} minutes; chapter {e.number}, {e.chapter}.\n{note}//\n" +
                     e.sections["task"].strip("\n") + "\n")
     return True
+
+
+def show_command(name):
+    e = exercise_of(name)
+    if not e.my.exists():
+        return judge_command(name)
+    passed, text, page = show.show(e)
+    print(f"{e.my}, judged by {e.path}\n\n{text.rstrip()}")
+    if page:
+        print(f"\nWhat the threads did: {page} (open it in a browser)")
+    return 0 if passed else 1
 
 
 def judge_command(name):
@@ -282,6 +295,8 @@ def main():
     command, *arguments = sys.argv[1:] or ["grade"]
     if command == "judge" and arguments and arguments[0]:
         return judge_command(arguments[0])
+    if command == "show" and arguments and arguments[0]:
+        return show_command(arguments[0])
     if command in ("grade", "judge"):
         return grade_command()
     if command == "mine":
@@ -290,7 +305,7 @@ def main():
         return table_command("--check" in arguments)
     if command == "prove" and arguments:
         return prove_command(arguments)
-    raise Problem(f"unknown command {command!r}: judge NAME, grade, mine, table or prove KIND")
+    raise Problem(f"unknown command {command!r}: judge NAME, show NAME, grade, mine, table or prove KIND")
 
 
 if __name__ == "__main__":

@@ -89,11 +89,11 @@ def prelude(kind):
             "" if kind == "cuda" else definitions(LESSON, ["Tokens", "Tensor"]))
 
 
-def student_text(e):
+def student_text(e, text, path):
     """The student's file is in a namespace: it may define names that llmc has too."""
     includes = []
     task = in_namespace("task", e.path, e.lines["task"], e.sections["task"], includes)
-    mine = in_namespace("mine", e.my, 1, e.my.read_text(), includes)
+    mine = in_namespace("mine", path, 1, text, includes)
     given = "".join(f"extern decltype(task::{f})* const student_{f} = mine::{f};\n" for f in e.functions)
     hidden = "".join(f"template <class... T> void {name}(T...) = delete;\n" for name in HIDDEN if e.cuda)
     return "\n".join(includes) + f"\nnamespace mine {{\n{hidden}}}\n{task}{mine}{given}"
@@ -265,7 +265,7 @@ def student_program(e):
     judge = Compilation(f"judge_{name}", judging_text(e), command, kept=True, cuda=e.cuda)
     # Where memory is limited, arrays on the stack are, too.
     stack = ["-Werror=vla", "-Werror=alloca", f"-Werror=frame-larger-than={LARGEST_ARRAYS}"] if limited else []
-    mine = Compilation(f"my_{name}", student_text(e), command + stack, cuda=e.cuda)
+    mine = Compilation(f"my_{name}", student_text(e, text, e.my), command + stack, cuda=e.cuda)
     good = mine.wait()
     if not judge.wait():
         raise Problem(f"the judge of {e.name} does not compile:\n{judge.said}")
@@ -276,6 +276,19 @@ def student_program(e):
         return None, mine.said, refused
     program, said = link(f"my_{name}_judged", [judge.target, mine.target, margins], e.kind)
     return program, mine.said + said, None
+
+
+def solution_program(e):
+    """The model solution with the judge, as the student's is made."""
+    command, margins = shared_parts(e.kind)
+    name = e.name.replace("-", "_")
+    parts = [Compilation(f"judge_{name}", judging_text(e), command, kept=True, cuda=e.cuda),
+             Compilation(f"model_{name}", student_text(e, e.sections["solution"], e.path), command, kept=True,
+                         cuda=e.cuda)]
+    for part in parts:
+        if not part.wait():
+            raise Problem(f"the solution of {e.name} does not compile:\n{part.said}")
+    return link(f"model_{name}_judged", [part.target for part in parts] + [margins], e.kind)[0]
 
 
 def compile_judge(e):

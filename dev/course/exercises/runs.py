@@ -79,11 +79,15 @@ def hint(key, text):
     return f"hint ({key}): {text}\n"
 
 
+def counts_path(program, arguments):
+    return program.with_name(f"{program.name}_{'_'.join(arguments)}.counts")
+
+
 def run_judge(program, arguments, e, show=None):
     """Runs the judge; in CUDA in several orders of blocks, warps and lanes. Returns (passed, what was printed). Only
     the judge gets the token, on its standard input at the end, and says it after "passed"."""
     token = secrets.token_hex(8)
-    counts = program.with_name(f"{program.name}_{'_'.join(arguments)}.counts")
+    counts = counts_path(program, arguments)
     counts.unlink(missing_ok=True)
     first = None
     for seed in range(CUDA_SEEDS if e.cuda else 1):
