@@ -35,6 +35,8 @@ $(B)/course_numbers: dev/course/numbers.cpp $(FLAGS_FILE)
 $(B)/course_numbers_gpu: $(SHARED)/sim/dev/course/numbers_gpu.cu dev/course/show.h $(SIM_SOURCES) $(SIM_OBJECTS) \
                          $(FLAGS_FILE)
 	$(call sim_compile)
+$(B)/first_kernel: $(SHARED)/sim/dev/course/first_kernel.cu $(SIM_SOURCES) $(SIM_OBJECTS) $(FLAGS_FILE)
+	$(call sim_compile)
 # For pictures: the constants of a CPU with AVX-512, whichever CPU draws them.
 $(B)/course_facts: CXXFLAGS += -O0 $(if $(filter x86_64,$(shell uname -m)),-march=x86-64-v4)
 $(B)/course_facts: dev/course/facts.cpp $(FLAGS_FILE)

@@ -144,7 +144,8 @@ def check_shown(browser, page, name, run):
                      for x in launch["lines"]], shown
     load = next(i for i, e in enumerate(launch["events"]) if not isinstance(e, int) and
                 launch["sites"][e[0]][2] == ("global_load" if name == "strided" else "shared_load"))
-    browser.value(f"document.querySelector('[data-i=\"{load}\"]').dispatchEvent(new Event('click', {{bubbles: true}}))")
+    square = f"document.querySelector('[data-i=\"{load}\"]')"
+    browser.value(square + ".dispatchEvent(new Event('click', {bubbles: true}))")
     said, rows = browser.value("document.getElementById('request').textContent"), launch["events"][load][3]
     assert f"{rows} sectors" in said or f"{rows} wavefronts" in said, said
     # 8 words of each sector, 32 banks of each wavefront

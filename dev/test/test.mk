@@ -147,6 +147,9 @@ $(call check,lora,LoRA beside PEFT and adapters from and to its files,$(CPU),\
     dev/test/lora.py --packages || skip "pip install numpy peft safetensors torch transformers"; dev/test/lora.py)
 $(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
+$(call check,course_first_kernel,the first program of chapter 13 runs and reports what fails,$(B)/first_kernel,\
+    $(B)/first_kernel 257 && CUSIM_MEMORY_MIB=1 $(B)/first_kernel 1000000 2>&1 | grep "out of memory" &&\
+    ! $(B)/first_kernel 5x)
 $(call check,course_twins,PyTorch computes what the chapters say,\
     $(B)/course_numbers $(B)/course_numbers_gpu part-counts,\
     dev/course/twin.py --packages || skip "pip install numpy torch"; command -v g++ || skip "apt-get install g++";\
@@ -257,6 +260,8 @@ nvcc_check = $(call check,$(1),$(2),$(B)/cpu_oracle.o $(4),\
 # One architecture: nvcc_kernels compiles the kernels for the others. The simulator runs the CPU's code, optimised.
 $(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,\
     $(MAKE) -s DEBUG=1 GPU_ARCH=90a train_gpt2cu test_gpt2cu)
+$(call nvcc_check,nvcc_first_kernel,nvcc compiles the first program of chapter 13,\
+    $(NVCC) -std=c++17 -arch=sm_80 -I. dev/course/first_kernel.cu -o $(B)/first_kernel_nvcc -ldl)
 $(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-table,\
     part-test_gpt2sim_BF16 part-test_gpt2sim_FP32)
 $(call nvcc_check,nvcc_fp16,no hot kernel of the fp16 build spills registers,dev/test/fp16_spills.py $(NVCC))
