@@ -1,6 +1,6 @@
 # Benches and tools. What they measure and how: dev/bench.h, dev/cpu/README.md, dev/cuda/README.md.
 
-.PHONY: course book exercise mine grade simulated-exercise prove-model prove-fast prove-cuda
+.PHONY: course book exercise mine grade board simulated-exercise prove-model prove-fast prove-cuda
 .PHONY: bench bench-cpu bench-gpu bench-cuda check-cuda count-cuda quality kernel-table \
         step-model gpu_day_programs format dist
 NO_LADDERS := %/roofline.cpp %/products.cpp %/reading.cpp %/pieces.cpp %/tcp.cpp %/window.cpp
@@ -68,6 +68,8 @@ exercise:                             ## EX=NAME: an exercise of the course, han
 	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) $(EX_COMMAND) $(EX))
 mine:                                 ## lesson zero with the functions that you have written: built and trained
 	@$(EXERCISE_PY) mine
+board: train_gpt2_cpu tokenize        ## best bits per byte in ten minutes on two cores: our entries; ENTRY=FOLDER yours
+	@dev/course/board.py $(ENTRY) $(if $(MINUTES),--minutes $(MINUTES))
 grade:                                ## the exercises: which are done, which is next
 	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) grade)
 simulated-exercise: $(SIM_SOURCES) $(SIM_OBJECTS)
