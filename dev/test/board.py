@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The board of chapter 33 (dev/course/board.py): a small entry gets its line, and what would be a cheat is refused: more
-time than the budget has, files named by flags, sources outside of the trainer or large enough to hold the answer, a
-model that is none. While an entry trains, the validation text is not there.
+"""The board of chapter 33 (dev/course/board.py): a small entry gets its line, and what would be a cheat is refused:
+more time than the budget has, files named by flags, sources outside of the trainer or large enough to hold the answer,
+a model that is none. While an entry trains, the validation text is not there.
 
     dev/test/board.py          needs ./train_gpt2_cpu and ./tokenize
 """
@@ -20,7 +20,8 @@ os.chdir(ROOT)
 sys.path.insert(0, str(ROOT / "dev/course"))
 import board  # noqa: E402
 
-ENTRY = {"what": "a small one", "vocabulary": 300, "model": "L1C16H1T128", "steps": 40000, "flags": "-b 1 -t 128 -l 1e-2"}
+ENTRY = {"what": "a small one", "vocabulary": 300, "model": "L1C16H1T128", "steps": 40000,
+         "flags": "-b 1 -t 128 -l 1e-2"}
 MINUTES = 0.025  # 3 s of the processor, 100 steps
 
 

@@ -150,8 +150,8 @@ def check_shown(browser, page, name, run):
     assert f"{rows} sectors" in said or f"{rows} wavefronts" in said, said
     # 8 words of each sector, 32 banks of each wavefront
     assert count("#picture rect") == rows * (8 if name == "strided" else 32), said
-    assert browser.value("document.querySelector('[data-figure=conflicts] td:nth-child(2)')?.textContent || '0'") == str(
-        launch["figures"][0]["conflicts"])
+    conflicts = browser.value("document.querySelector('[data-figure=conflicts] td:nth-child(2)')?.textContent || '0'")
+    assert conflicts == str(launch["figures"][0]["conflicts"]), conflicts
     assert not sorted(set(browser.problems()))
 
 
