@@ -258,6 +258,11 @@ def known_results(path=RESULTS):
     return json.loads(path.read_text()) if path.exists() else []
 
 
+def write(results):
+    readme.replace(RESULTS, json.dumps(results, indent=1) + "\n")
+    readme.write_between(PAGE, "board", "\n\n" + table(results) + "\n\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="*", type=pathlib.Path, help="entries (all of dev/course/board)")
@@ -268,17 +273,25 @@ def main():
     args = parser.parse_args()
     if not 0 < args.minutes <= FULL_MINUTES:
         parser.error(f"--minutes {args.minutes}: more than 0, at most {FULL_MINUTES} is accepted")
-    results = known_results()
     folders = args.folders or sorted(path.parent for path in (HERE / "board").glob("*/entry.json"))
-    new = [] if args.table else [result_of(folder.resolve(), args.minutes, args.seeds) for folder in folders]
+    results, refused = known_results(), []
     same = lambda a, b: all(a[key] == b[key] for key in ("entry", "minutes", "cpu"))
-    results = [old for old in results if not any(same(old, r) for r in new)] + new
-    print(table(results))
+    for folder in [] if args.table else folders:
+        try:
+            new = result_of(folder.resolve(), args.minutes, args.seeds)
+        except Refused as reason:  # the others go on
+            refused.append(str(reason))
+            continue
+        results = [old for old in results if not same(old, new)] + [new]
+        if args.write:
+            write(results)
     BOARD.mkdir(parents=True, exist_ok=True)
     (BOARD / "board.md").write_text(table(results) + "\n")
-    if args.write or args.table:
-        readme.replace(RESULTS, json.dumps(results, indent=1) + "\n")
-        readme.write_between(PAGE, "board", "\n\n" + table(results) + "\n\n")
+    print(table(results))
+    if args.table:
+        write(results)
+    if refused:
+        raise Refused("\n".join(refused))
 
 
 if __name__ == "__main__":
