@@ -147,7 +147,8 @@ $(call check,lora,LoRA beside PEFT and adapters from and to its files,$(CPU),\
     dev/test/lora.py --packages || skip "pip install numpy peft safetensors torch transformers"; dev/test/lora.py)
 $(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
-$(call check,course_contamination,the table of chapter 32 is that of the texts,tokenize,dev/course/contamination.py --check)
+$(call check,course_contamination,the table of chapter 32 is that of the texts,tokenize,\
+    dev/course/contamination.py --check)
 $(call check,course_board,the board judges entries and refuses cheats,train_gpt2_cpu tokenize,dev/test/board.py)
 $(call check,course_first_kernel,the first program of chapter 13 runs and reports what fails,$(B)/first_kernel,\
     $(B)/first_kernel 257 && CUSIM_MEMORY_MIB=1 $(B)/first_kernel 1000000 2>&1 | grep "out of memory" &&\
