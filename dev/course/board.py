@@ -260,7 +260,7 @@ def known_results(path=RESULTS):
 
 def write(results):
     readme.replace(RESULTS, json.dumps(results, indent=1) + "\n")
-    readme.write_between(PAGE, "board", "\n\n" + table(results) + "\n\n")
+    readme.write_between(PAGE, "board", table(results))
 
 
 def main():

@@ -58,7 +58,7 @@ def main():
               f"{args.threads}; {readme.this_cpu()[1]}, median of {args.rounds}."]
     print("\n".join(lines))
     if args.write:
-        readme.write_between(ROOT / "dev/course/31-generation.md", "generation", "\n\n" + "\n".join(lines) + "\n\n")
+        readme.write_between(ROOT / "dev/course/31-generation.md", "generation", "\n".join(lines))
 
 
 if __name__ == "__main__":
