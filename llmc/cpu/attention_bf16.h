@@ -218,7 +218,8 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
             vfloat total{};
             if (i < queries)
                 for_each_vector(s.HS, [&](size_t c, size_t count) {
-                    total += load_some(o + (q0 + i) * out_row + c, count) * load_some(d_o + (q0 + i) * out_row + c, count);
+                    total +=
+                        load_some(o + (q0 + i) * out_row + c, count) * load_some(d_o + (q0 + i) * out_row + c, count);
                 });
             D[i] = sum(total);
             log_sums[i] = i < queries ? lse[d.lse + q0 + i] : 0;
@@ -229,8 +230,8 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
             const Triangle part = k0 == q0 ? UPPER : WHOLE;
             scores_product(scores, left_rows(k + k0 * row, row, keys, s, k_copy), q_columns + q0 * s.HSk, strips,
                            columns, s.channel_tiles(), part);
-            scores_product(dp, left_rows(v + k0 * row, row, keys, s, v_copy), do_columns + q0 * s.HSk, strips,
-                           columns, s.channel_tiles(), part);
+            scores_product(dp, left_rows(v + k0 * row, row, keys, s, v_copy), do_columns + q0 * s.HSk, strips, columns,
+                           s.channel_tiles(), part);
             const Mask mask = BlockPlace{q0, k0, queries, window}.mask();
             const auto softmax = mask == BAND                            ? scores_backward<BAND>
                                  : part == WHOLE && queries == ATT_BLOCK ? scores_backward<NONE>
