@@ -17,22 +17,30 @@ namespace modern {
 constexpr int32_t MODEL_MAGIC = 20261125, STATE_MAGIC = 20261126, STATE_VERSION = 1;
 constexpr int32_t VERSION_FP32 = 3, VERSION_BF16 = 5;
 
-// Calls f(number) for each size and switch, from header value 2 on.
+// Calls f(name, number) for each size and switch, from header value 2 on.
 template <class C, class F>
 void for_each_field(C& c, F f) {
-    f(c.maxT), f(c.V), f(c.L), f(c.NH), f(c.C), f(c.Vp), f(c.NKV), f(c.HS), f(c.F), f(c.mlp), f(c.norm), f(c.positions);
-    f(c.qk_norm), f(c.tied), f(c.softcap), f(c.theta), f(c.eps);
+    f("maxT", c.maxT), f("V", c.V), f("L", c.L), f("NH", c.NH), f("C", c.C), f("Vp", c.Vp), f("NKV", c.NKV);
+    f("HS", c.HS), f("F", c.F), f("mlp", c.mlp), f("norm", c.norm), f("positions", c.positions);
+    f("qk_norm", c.qk_norm), f("tied", c.tied), f("softcap", c.softcap), f("theta", c.theta), f("eps", c.eps);
 }
 struct FieldReader {
     const int32_t* from;
-    void operator()(int64_t& whole) { whole = *from++; }
-    void operator()(float& real) { memcpy(&real, from++, 4); }
+    void operator()(const char*, int64_t& whole) { whole = *from++; }
+    void operator()(const char*, float& real) { memcpy(&real, from++, 4); }
 };
 struct FieldWriter {
     int32_t* to;
-    void operator()(int64_t whole) { *to++ = (int32_t)whole; }
-    void operator()(float real) { memcpy(to++, &real, 4); }
+    void operator()(const char*, int64_t whole) { *to++ = (int32_t)whole; }
+    void operator()(const char*, float real) { memcpy(to++, &real, 4); }
 };
+inline Header header_of(const Config& c, bool in_bf16) {
+    Header h;
+    h.value[0] = MODEL_MAGIC, h.value[1] = in_bf16 ? VERSION_BF16 : VERSION_FP32;
+    FieldWriter writer{h.value + 2};
+    for_each_field(c, std::ref(writer));
+    return h;
+}
 
 // The config of an open model file, and whether its weights are bf16. Exit 1 if it makes no sense.
 inline Config read_model_header(FileReader& file, bool& in_bf16) {
@@ -87,10 +95,7 @@ void load_weights(Model& model, FileReader& file, bool file_in_bf16) {
 template <class floatX>
 uint64_t save_model(const Model& model, const std::string& path) {
     FileWriter file(path);
-    Header h;
-    h.value[0] = MODEL_MAGIC, h.value[1] = sizeof(floatX) == 2 ? VERSION_BF16 : VERSION_FP32;
-    FieldWriter writer{h.value + 2};
-    for_each_field(model.config, std::ref(writer));
+    const Header h = header_of(model.config, sizeof(floatX) == 2);
     file.write(h.value, sizeof(h.value));
     for (int i = 0; i < TENSORS; i++) {
         const TensorShape shape = shape_of(i, model.config);

@@ -283,9 +283,7 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
         }
         store_rows(dqkv + d.q + q0 * row, queries, dq);
     }
-    if (!d.ends) return;
-    store_rows(dqkv + d.k, T, dk);
-    store_rows(dqkv + d.v, T, dv);
+    if (d.ends) store_rows(dqkv + d.k, T, dk), store_rows(dqkv + d.v, T, dv);
 }
 
 // dqkv, as qkv, is written from dout (B,T,C), and from out, lse and qkv of the forward pass.

@@ -247,7 +247,5 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
                 transpose_16(dq + i * s.HSn + c, s.HSn, dq_transposed + c * ATT_BLOCK + i, ATT_BLOCK);
         store_rows(dqkv + d.q + q0 * row, queries, dq);
     }
-    if (!d.ends) return;
-    store_rows(dqkv + d.k, T, dk);
-    store_rows(dqkv + d.v, T, dv);
+    if (d.ends) store_rows(dqkv + d.k, T, dk), store_rows(dqkv + d.v, T, dv);
 }
