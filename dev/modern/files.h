@@ -1,6 +1,6 @@
 // Model files and checkpoints of models after GPT-2.
 //
-// A model file: a header of 256 int32 (20261125; version, 3 for fp32 and 5 for bf16; then the sizes
+// A model file: a header of 256 int32 (20261130; version, 3 for fp32 and 5 for bf16; then the sizes
 // and switches of FIELDS, real numbers by their bits), then the tensors in the order of model.h,
 // each over all layers before the next. The first number is another than that of GPT-2's files, so
 // that each family refuses the other's.
@@ -14,7 +14,7 @@
 
 namespace modern {
 
-constexpr int32_t MODEL_MAGIC = 20261125, STATE_MAGIC = 20261126, STATE_VERSION = 1;
+constexpr int32_t MODEL_MAGIC = 20261130, STATE_MAGIC = 20261131, STATE_VERSION = 1;
 constexpr int32_t VERSION_FP32 = 3, VERSION_BF16 = 5;
 
 // Calls f(name, number) for each size and switch, from header value 2 on.

@@ -16,7 +16,7 @@ import children
 from files import ROOT, Progress, fail, write_whole
 from model_files import HEADER_BYTES, NAME_OF, STORED, Safetensors, as_bf16, as_fp32, read_json, read_values
 
-MAGIC = 20261125
+MAGIC = 20261130
 FAMILIES = {"llama": "LlamaForCausalLM", "qwen3": "Qwen3ForCausalLM"}
 # Families with a part that is not built.
 NOT_BUILT = {"mistral": "sliding windows", "mixtral": "a mixture of experts", "qwen3_moe": "a mixture of experts",

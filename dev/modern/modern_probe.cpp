@@ -1,6 +1,6 @@
-// What a model after GPT-2 computes on one batch, for dev/test/modern.py to compare: logits (B,T,V),
-// the losses (B,T), the gradient of their mean, and the weights after an update by AdamW, all as
-// fp32, tensors in the order of model files.
+// What a model after GPT-2 computes on one batch, for dev/test/modern.py to compare: logits
+// (B,T,V), the losses (B,T), the gradient of their mean, and the weights after an update by AdamW,
+// all as fp32, tensors in the order of model files.
 //
 //     modern_probe MODEL INPUT OUTPUT --precision bf16 --threads 2 -l 0.01 -c 0.1 --micro 2
 //
