@@ -92,8 +92,8 @@ def main():
     if args.write:
         from readme import MEASURED, this_cpu, write_of_machine
         kind, machine = this_cpu()
-        above = (f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `dev/modern/bench.py --rounds {args.rounds}`: a "
-                 f"step of {shape}, -b {args.b} -t {args.t}, {args.threads} threads; the smallest of "
+        above = (f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `dev/modern/bench.py --rounds {args.rounds}`: "
+                 f"a step of {shape}, -b {args.b} -t {args.t}, {args.threads} threads; the smallest of "
                  f"{args.rounds * (STEPS - 2)}.")
         write_of_machine(ROOT / MEASURED, "modern", kind, "\n".join([above, "", *rows]))
 

@@ -45,7 +45,7 @@ inline Header header_of(const Config& c, bool in_bf16) {
 // The config of an open model file, and whether its weights are bf16. Exit 1 if it makes no sense.
 inline Config read_model_header(FileReader& file, bool& in_bf16) {
     Header h;
-    h.read(file, MODEL_MAGIC, "file of a model after GPT-2",
+    h.read(file, MODEL_MAGIC, "modern model",
            "; GPT-2's are loaded by train_gpt2_cpu, and dev/data/import_hf.py makes one of a Llama or Qwen3");
     if (h.value[1] != VERSION_FP32 && h.value[1] != VERSION_BF16)
         runtime_failure("%s has version %d of the model layout; 3 (fp32) and 5 (bf16) are accepted", file.path,

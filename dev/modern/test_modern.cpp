@@ -250,7 +250,8 @@ struct Shape {
     int64_t B, T, C, F;
     Heads heads;
 };
-// floatR: that of what is computed with; floatX: that of the inputs, which are then exact in floatR.
+// floatR: that of what is computed with; floatX: that of the inputs, which are then exact in
+// floatR.
 template <class floatX, class floatR, class Kernels>
 static Results<floatR> results_of(const Shape& s, Kernels k) {
     seed_random_values("inputs");
@@ -262,7 +263,8 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
     const auto x = random(rows * s.C, 2), branch = random(rows * s.C), w = random(s.C), dout = random(rows * s.C);
     const auto qw = random(HS), kw = random(HS), qkv = random(rows * row), dqkv = random(rows * row);
     const auto fc = random(rows * 2 * s.F, 4), dhidden = random(rows * s.F), datty = random(rows * s.heads.out_row());
-    std::vector<floatR> sum = x, out = x, dx = random(rows * s.C), q = qkv, raw(rows * turned * HS), d = dqkv, turn = qkv;
+    std::vector<floatR> sum = x, out = x, dx = random(rows * s.C), q = qkv, raw(rows * turned * HS), d = dqkv,
+                        turn = qkv;
     Floats rstd(rows), dw(s.C, 1.0f), qk_rstd(rows * turned), dqw(HS, 1.0f), dkw(HS, 1.0f), table(s.T * HS);
     k.residual_rmsnorm_forward(sum.data(), out.data(), rstd.data(), x.data(), branch.data(), w.data(), rows, s.C, EPS);
     std::vector<floatR> alone = x;
@@ -274,7 +276,8 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
     rope_table(table.data(), s.T, HS, 10000);
     k.rope(turn.data(), table.data(), rows, s.T, s.heads, true);
     std::vector<floatR> hidden(rows * s.F), dfc = fc, squares(rows * s.F), dsquares(rows * s.F);
-    k.swiglu_forward(hidden.data(), fc.data(), rows, s.F), k.swiglu_backward(dfc.data(), dhidden.data(), dfc.data(), rows, s.F);
+    k.swiglu_forward(hidden.data(), fc.data(), rows, s.F),
+        k.swiglu_backward(dfc.data(), dhidden.data(), dfc.data(), rows, s.F);
     k.relu2_forward(squares.data(), fc.data(), rows * s.F);
     k.relu2_backward(dsquares.data(), dhidden.data(), fc.data(), rows * s.F);
     return {{sum, out, alone, dx, q, raw, d, turn, hidden, dfc, squares, dsquares}, {rstd, dw, qk_rstd, dqw, dkw}};
@@ -286,10 +289,11 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
     }
 #define KERNELS_OF(Name, space) \
     struct Name { \
-        FORWARD_TO(space, rmsnorm_forward) FORWARD_TO(space, residual_rmsnorm_forward) \
+        FORWARD_TO(space, rmsnorm_forward) \
+        FORWARD_TO(space, residual_rmsnorm_forward) \
         FORWARD_TO(space, rmsnorm_backward) FORWARD_TO(space, qk_norm_forward) FORWARD_TO(space, qk_norm_backward) \
-        FORWARD_TO(space, rope) FORWARD_TO(space, swiglu_forward) FORWARD_TO(space, swiglu_backward) \
-        FORWARD_TO(space, relu2_forward) FORWARD_TO(space, relu2_backward) \
+            FORWARD_TO(space, rope) FORWARD_TO(space, swiglu_forward) FORWARD_TO(space, swiglu_backward) \
+                FORWARD_TO(space, relu2_forward) FORWARD_TO(space, relu2_backward) \
     };
 KERNELS_OF(Fast, kernels)
 KERNELS_OF(Naive, reference)
@@ -391,8 +395,11 @@ int main() {
     qk_norm_and_softcap_against_differences();
     grouped_attention_against_differences();
     device.unit = best_matrix_unit();
-    const Shape shapes[] = {{1, 1, 48, 33, {3, 1, 16}}, {2, 33, 50, 81, {10, 5, 6}}, {3, 67, 96, 40, {4, 4, 24}},
-                            {1, 150, 7, 130, {7, 1, 64}}, {2, 64, 64, 64, {8, 2, 18}}};
+    const Shape shapes[] = {{1, 1, 48, 33, {3, 1, 16}},
+                            {2, 33, 50, 81, {10, 5, 6}},
+                            {3, 67, 96, 40, {4, 4, 24}},
+                            {1, 150, 7, 130, {7, 1, 64}},
+                            {2, 64, 64, 64, {8, 2, 18}}};
     for (const Shape& s : shapes) {
         fast_against_naive<float>(s), fast_against_naive<bf16>(s);
         for (int64_t window : {0, 20}) {

@@ -272,7 +272,7 @@ def write_ours(path, table, model, names):
 
 
 def switches(folder):
-    """ReLU squared, GELU, layer norm, learned positions and a soft cap, which no Llama has, against Llamas so changed."""
+    """ReLU squared, GELU, layer norm, learned positions and a soft cap, which no Llama has, on Llamas so changed."""
     *shape, B, T = SHAPES["llama"]
     sizes = "V=97 maxT=64 L=2 C=48 NH=3 NKV=1 HS=16 F=80 theta=5000 eps=2e-5".split()
     names = {name: list(parts) for name, parts in hf.NAMES.items()}
@@ -377,8 +377,8 @@ def resumed(folder):
         for name in "model_00000005.bin", "state_00000005.bin":
             assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
     export_hf(whole, folder / "exported")
-    refused(2, "the run had -b 2, and now it is 1", "-o", parts, "-y", 1, "-t", 33, "-b", 1, "-d", 132, "-v", 0, "-x", 9,
-            "--precision", "bf16")
+    refused(2, "the run had -b 2, and now it is 1", "-o", parts, "-y", 1, "-t", 33, "-b", 1, "-d", 132, "-v", 0,
+            "-x", 9, "--precision", "bf16")
     refused(2, "has checkpoints of another run", *SMALL, "-o", parts)
     state = parts / "state_00000005.bin"
     damaged = bytearray(state.read_bytes())
@@ -439,7 +439,7 @@ def bad_inputs(folder):
     # Each family refuses the other's file.
     run(ROOT / "train_gpt2_cpu", "-e", "L1C16H2T64V50257", "-t", 33, "-x", 1, "-v", 0, "-s", 0, "-o", folder / "gpt2",
         "-n", 1)
-    refused(1, "is no file of a model after GPT-2", "-e", folder / "gpt2/model_00000001.bin")
+    refused(1, "is no modern model file", "-e", folder / "gpt2/model_00000001.bin")
     output = run(ROOT / "train_gpt2_cpu", "-e", path, status=1)
     assert "is no model file: it begins with" in output and output.count("error: ") == 1, output
 
@@ -456,7 +456,7 @@ def refused_imports(folder):
             ({"mlp_bias": True}, "mlp_bias is True"), ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
             ({"sliding_window": 128}, "sliding_window is 128"),
             ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has 'sliding_attention'"),
-            ({"rope_parameters": None, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "are scaled ('llama3')"),
+            ({"rope_parameters": None, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, "scaled ('llama3')"),
             ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4}}, "are scaled ('yarn')"),
             ({"hidden_size": "48"}, "hidden_size is '48'"), ({"num_key_value_heads": 2}, "do not divide among"),
             ({"num_hidden_layers": 1}, "is left over"), ({"num_hidden_layers": 3}, "is missing"),
