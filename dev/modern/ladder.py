@@ -107,9 +107,9 @@ def main():
     if args.write:
         from readme import MEASURED, this_cpu, write_of_machine
         kind, machine = this_cpu()
-        above = (f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `dev/modern/ladder.py`: {args.minutes:g} minutes "
-                 f"a run, {args.seeds} seeds, {args.threads} threads, {SHAPE}, -b {B} -t {T}; equal tokens are those of "
-                 f"{common} steps.")
+        above = (f"Measured {time.strftime('%Y-%m-%d')} on {machine} by `dev/modern/ladder.py`: {args.minutes:g} "
+                 f"minutes a run, {args.seeds} seeds, {args.threads} threads, {SHAPE}, -b {B} -t {T}; equal tokens are "
+                 f"those of {common} steps.")
         write_of_machine(ROOT / MEASURED, "ladder of changes", kind, "\n".join([above, "", *rows]))
 
 

@@ -262,7 +262,7 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
     };
     const auto x = random(rows * s.C, 2), branch = random(rows * s.C), w = random(s.C), dout = random(rows * s.C);
     const auto qw = random(HS), kw = random(HS), qkv = random(rows * row), dqkv = random(rows * row);
-    const auto fc = random(rows * 2 * s.F, 4), dhidden = random(rows * s.F), datty = random(rows * s.heads.out_row());
+    const auto fc = random(rows * 2 * s.F, 4), dhidden = random(rows * s.F);
     std::vector<floatR> sum = x, out = x, dx = random(rows * s.C), q = qkv, raw(rows * turned * HS), d = dqkv,
                         turn = qkv;
     Floats rstd(rows), dw(s.C, 1.0f), qk_rstd(rows * turned), dqw(HS, 1.0f), dkw(HS, 1.0f), table(s.T * HS);
@@ -282,19 +282,22 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
     k.relu2_backward(dsquares.data(), dhidden.data(), fc.data(), rows * s.F);
     return {{sum, out, alone, dx, q, raw, d, turn, hidden, dfc, squares, dsquares}, {rstd, dw, qk_rstd, dqw, dkw}};
 }
-#define FORWARD_TO(space, name) \
-    template <class... A> \
-    void name(A... a) const { \
-        space::name(a...); \
-    }
+// clang-format off
+#define FORWARD_TO(space, name) template <class... A> void name(A... a) const { space::name(a...); }
 #define KERNELS_OF(Name, space) \
-    struct Name { \
-        FORWARD_TO(space, rmsnorm_forward) \
-        FORWARD_TO(space, residual_rmsnorm_forward) \
-        FORWARD_TO(space, rmsnorm_backward) FORWARD_TO(space, qk_norm_forward) FORWARD_TO(space, qk_norm_backward) \
-            FORWARD_TO(space, rope) FORWARD_TO(space, swiglu_forward) FORWARD_TO(space, swiglu_backward) \
-                FORWARD_TO(space, relu2_forward) FORWARD_TO(space, relu2_backward) \
-    };
+  struct Name { \
+    FORWARD_TO(space, rmsnorm_forward) \
+    FORWARD_TO(space, residual_rmsnorm_forward) \
+    FORWARD_TO(space, rmsnorm_backward) \
+    FORWARD_TO(space, qk_norm_forward) \
+    FORWARD_TO(space, qk_norm_backward) \
+    FORWARD_TO(space, rope) \
+    FORWARD_TO(space, swiglu_forward) \
+    FORWARD_TO(space, swiglu_backward) \
+    FORWARD_TO(space, relu2_forward) \
+    FORWARD_TO(space, relu2_backward) \
+  };
+// clang-format on
 KERNELS_OF(Fast, kernels)
 KERNELS_OF(Naive, reference)
 
