@@ -4,6 +4,7 @@ LlamaForCausalLM and Qwen3ForCausalLM have the tensors of dev/modern/model.h und
 and v_proj one below the other, fcw is gate_proj and up_proj. Names and shapes of our own come from
 build/host/modern_table. What config.json asks for and is not built is refused by its name.
 """
+import functools
 import json
 import math
 import pathlib
@@ -33,11 +34,17 @@ NAMES = {"wte": ["model.embed_tokens"], "norm1w": [LAYER + "input_layernorm"],
          "fcprojw": [LAYER + "mlp.down_proj"], "normfw": ["model.norm"], "headw": ["lm_head"]}
 
 
-def table_of(*arguments):
-    """What modern_table prints of a model file or of fields. If it refuses, the script ends."""
+@functools.cache
+def table_program():
+    """build/host/modern_table, which make builds where it is missing or old."""
     program = ROOT / "build/host/modern_table"
     children.run(["make", "-s", "--no-print-directory", "-C", ROOT, program.relative_to(ROOT)])
-    result = subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return program
+
+
+def table_of(*arguments):
+    """What modern_table prints of a model file or of fields. If it refuses, the script ends."""
+    result = subprocess.run([table_program(), *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     sys.stderr.write(result.stderr.decode(errors="replace"))
     if result.returncode:
         sys.exit(1)
