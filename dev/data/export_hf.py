@@ -22,6 +22,7 @@ import numpy as np  # noqa: E402
 
 from files import ROOT, Progress, fail, write_whole, wrong_use  # noqa: E402
 from hf_tokenizer import TOKENIZER_FILES, read_tokenizer, tokenizer_files  # noqa: E402
+from import_hf import later_models  # noqa: E402
 from model_files import (  # noqa: E402
     HEADER_BYTES, NAME_OF, STORED, as_fp32, model_table, read_json, read_values, stored_tensors)
 
@@ -126,6 +127,9 @@ def main():
     options = parser.parse_args()
     if not options.model.exists():
         fail(f"{options.model} is not there")
+    if later := later_models():
+        if model := later.model_file(options.model):
+            return later.export_model(model, options.out, check_out, options.overwrite)
     table = model_table(options.model)
     model = options.model / table["file"] if table["file"] else options.model
     if table["window"]:

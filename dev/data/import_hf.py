@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Turns a GPT-2 from Hugging Face into a model file that the trainers load with -e.
+"""Turns a GPT-2 from Hugging Face into a model file that the trainers load with -e, and a Llama or Qwen3 into one that
+build/modern loads.
 
     pip install numpy && python3 dev/data/import_hf.py gpt2 gpt2.bin
 
@@ -25,7 +26,7 @@ import re  # noqa: E402
 import numpy as np  # noqa: E402
 
 import hub  # noqa: E402
-from files import Progress, fail, write_whole, wrong_use  # noqa: E402
+from files import ROOT, Progress, fail, write_whole, wrong_use  # noqa: E402
 from hf_tokenizer import imported_tokenizer, tokenizer_text  # noqa: E402
 from model_files import (  # noqa: E402
     NAME_OF, STORED, Safetensors, as_bf16, as_fp32, model_table, read_json, stored_tensors)
@@ -187,6 +188,15 @@ def write_model(file, table, found, dtype):
     progress.done()
 
 
+def later_models():
+    """What reads and writes models after GPT-2, if the folder is there."""
+    if not (ROOT / "dev/modern/hf.py").is_file():
+        return None
+    sys.path.append(str(ROOT / "dev/modern"))
+    import hf
+    return hf
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.error = wrong_use
@@ -213,6 +223,9 @@ def main():
         source = hub.download(options.model, options.hub, options.download_dir)
     config_path, shard_paths = files_of(source)
     config = read_json(config_path)
+    if later := later_models():
+        if later.is_later(config):
+            return later.import_model(out, config_path, config, shard_paths, options.dtype)
     table = model_table("--shape", shape_of(config_path, config))
     epsilon = config.get("layer_norm_epsilon", table["layernorm_eps"])
     if epsilon != table["layernorm_eps"]:

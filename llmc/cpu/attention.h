@@ -144,13 +144,14 @@ inline auto softmax_of(Mask mask) {
                               : softmax_block<BAND, floatP>;
 }
 
-// The forward pass of one head of a document of T positions: from its rows of qkv, 3C apart, to its
-// rows of out, C apart, and to lse (T). A query sees `window` keys at most.
-inline void attention_forward_head(float* out, float* lse, const float* qkv, int64_t T, int64_t C, int64_t HS,
+// The forward pass of one head of a document of T positions: from its rows of qkv to those of out
+// and to its part of lse. A query sees `window` keys at most.
+inline void attention_forward_head(float* out, float* lse, const float* qkv, const DocumentHead& d, const Heads& heads,
                                    int64_t window) {
+    const int64_t T = d.length, HS = heads.HS, row = heads.qkv_row(), out_row = heads.out_row();
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
-    const MatrixView<float> q{qkv, 3 * C, 1}, k{qkv + C, 3 * C, 1}, v{qkv + 2 * C, 3 * C, 1};
+    const MatrixView<float> q{qkv + d.q, row, 1}, k{qkv + d.k, row, 1}, v{qkv + d.v, row, 1};
     float* k_columns = thread_scratch(attention_scratch_elems(T, HS));  // panels of HS rows, a column for each key
     float* v_rows = k_columns + HS * Tp;                                // panels of T rows, a column for each channel
     float* s = v_rows + T * HSp;
@@ -175,24 +176,25 @@ inline void attention_forward_head(float* out, float* lse, const float* qkv, int
         }
         for (int64_t i = 0; i < queries; i++) {
             const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
-            lse[q0 + i] = m[i] + std::log(total);
+            lse[d.lse + q0 + i] = m[i] + std::log(total);
             for_each_vector(HS, [&](size_t c, size_t count) {
-                store_some(out + (q0 + i) * C + c, load_some(o + i * HSp + c, count) * inverse, count);
+                store_some(out + d.out + (q0 + i) * out_row + c, load_some(o + i * HSp + c, count) * inverse, count);
             });
         }
     }
 }
 
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds queries, then
-// keys, then values, each NH heads of C/NH channels. starts: see for_each_document_head. A query
-// sees the last `window` positions alone, its own the last; 0: all before it.
+// keys, then values, each NH heads of C/NH channels; with NKV, keys and values are so many heads,
+// and qkv is (B,T,C + 2 NKV C/NH). starts: see for_each_document_head. A query sees the last
+// `window` positions alone, its own the last; 0: all before it.
 template <class floatX>
 void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                       const int* starts = nullptr, int64_t window = 0) {
+                       const int* starts = nullptr, int64_t window = 0, int64_t NKV = 0) {
+    const Heads heads = heads_of(C, NH, NKV);
     const Range range(work::attention(B * T, twice_seen(T, window), C, sizeof(floatX)));
-    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
-        attention_forward_head(out + d.in_out, lse + d.in_lse, qkv + d.in_qkv, d.length, C, C / NH,
-                               window > 0 ? window : T);
+    for_each_document_head(starts, B, T, heads, false, [&](const DocumentHead& d) {
+        attention_forward_head(out, lse, qkv, d, heads, window > 0 ? window : T);
     });
 }
 
@@ -220,14 +222,16 @@ inline auto softmax_backward_of(Mask mask) {
                               : softmax_block_backward<BAND>;
 }
 
-// The backward pass of one head of a document of T positions: from its rows of dout, out (C apart)
-// and qkv (3C apart), and lse (T), to its rows of dqkv.
+// The backward pass of one head of a document of T positions: from its rows of dout, out and qkv,
+// and its part of lse, to its rows of dqkv. The heads of a group add to the same dk and dv, which
+// stay in scratch memory from one to the next.
 inline void attention_backward_head(float* dqkv, const float* dout, const float* out, const float* lse,
-                                    const float* qkv, int64_t T, int64_t C, int64_t HS, int64_t window) {
+                                    const float* qkv, const DocumentHead& d, const Heads& heads, int64_t window) {
+    const int64_t T = d.length, HS = heads.HS, row = heads.qkv_row(), out_row = heads.out_row();
     const int64_t Tp = round_up(T, ATT_BLOCK), HSp = round_up(HS, ATT_NR);
     const float scale = 1.0f / std::sqrt((float)HS);
-    const MatrixView<float> q{qkv, 3 * C, 1}, k{qkv + C, 3 * C, 1}, v{qkv + 2 * C, 3 * C, 1}, o{out, C, 1},
-        d_o{dout, C, 1};
+    const MatrixView<float> q{qkv + d.q, row, 1}, k{qkv + d.k, row, 1}, v{qkv + d.v, row, 1};
+    const MatrixView<float> o{out + d.out, out_row, 1}, d_o{dout + d.out, out_row, 1};
     // panels of HS rows, a column for each key, as v_columns
     float* k_columns = thread_scratch(attention_scratch_elems(T, HS));
     float* v_columns = k_columns + HS * Tp;
@@ -245,11 +249,11 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
     pack_panels<ATT_NR>(k_rows, k, 0, T, 0, HS);
     pack_panels<ATT_NR>(q_rows, q, 0, T, 0, HS);
     pack_panels<ATT_NR>(do_rows, d_o, 0, T, 0, HS);
-    memset(dk, 0, 2 * T * HSp * sizeof(float));
-    auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
+    if (d.begins) memset(dk, 0, 2 * T * HSp * sizeof(float));
+    auto store_rows = [&](float* to, int64_t rows, const float* from) {
         for (int64_t i = 0; i < rows; i++)
             for_each_vector(HS, [&](size_t c, size_t count) {
-                store_some(dqkv + (first + i) * 3 * C + column + c, load_some(from + i * HSp + c, count), count);
+                store_some(to + i * row + c, load_some(from + i * HSp + c, count), count);
             });
     };
     for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
@@ -269,7 +273,7 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
                           queries, key_panels, HS, false);
             block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
                           queries, key_panels, HS, false);
-            softmax_backward_of(at.mask())(p, ds, lse + q0, D, queries, scale, at);
+            softmax_backward_of(at.mask())(p, ds, lse + d.lse + q0, D, queries, scale, at);
             block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true,
                           k0 == q0 ? UPPER : WHOLE);
             block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true,
@@ -277,19 +281,19 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
             block_product(dq, HSp, ds, ATT_BLOCK, 1, k_rows, T, k0, queries, HSp / ATT_NR, keys, true,
                           k0 == q0 ? LOWER : WHOLE);
         }
-        store_rows(0, q0, queries, dq);
+        store_rows(dqkv + d.q + q0 * row, queries, dq);
     }
-    store_rows(C, 0, T, dk);
-    store_rows(2 * C, 0, T, dv);
+    if (d.ends) store_rows(dqkv + d.k, T, dk), store_rows(dqkv + d.v, T, dv);
 }
 
-// dqkv (B,T,3C) is written from dout (B,T,C), and from out, lse and qkv of the forward pass.
+// dqkv, as qkv, is written from dout (B,T,C), and from out, lse and qkv of the forward pass.
 template <class floatX>
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
-                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr, int64_t window = 0) {
+                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr, int64_t window = 0,
+                        int64_t NKV = 0) {
+    const Heads heads = heads_of(C, NH, NKV);
     const Range range(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(floatX)));
-    for_each_document_head(starts, B, T, C, NH, [&](const DocumentHead& d) {
-        attention_backward_head(dqkv + d.in_qkv, dout + d.in_out, out + d.in_out, lse + d.in_lse, qkv + d.in_qkv,
-                                d.length, C, C / NH, window > 0 ? window : T);
+    for_each_document_head(starts, B, T, heads, true, [&](const DocumentHead& d) {
+        attention_backward_head(dqkv, dout, out, lse, qkv, d, heads, window > 0 ? window : T);
     });
 }

@@ -92,12 +92,13 @@ inline void positions_product(float* C, const bf16* A, const bf16* B, int64_t st
 }
 
 // The forward pass of one head; arguments: attention.h.
-inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64_t T, int64_t C, int64_t HS,
+inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, const DocumentHead& d, const Heads& heads,
                                    int64_t window) {
     const MatrixRegisters registers;
-    const HeadSizes s(T, HS);
-    const float scale = 1.0f / std::sqrt((float)HS);
-    const bf16 *q = qkv, *k = q + C, *v = q + 2 * C;
+    const int64_t T = d.length, row = heads.qkv_row(), out_row = heads.out_row();
+    const HeadSizes s(T, heads.HS);
+    const float scale = 1.0f / std::sqrt((float)s.HS);
+    const bf16 *q = qkv + d.q, *k = qkv + d.k, *v = qkv + d.v;
     Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
     bf16* k_tiles = memory.take<bf16>(s.Tp * s.HSk);  // K^T: k is the channels, a column for each key
     bf16* v_tiles = memory.take<bf16>(s.Tp * s.HSn);  // V: k is the positions, a column for each channel
@@ -107,11 +108,11 @@ inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64
     float* o = memory.take<float>(ATT_BLOCK * s.HSn);
     float* m = memory.take<float>(ATT_BLOCK);
     float* l = memory.take<float>(ATT_BLOCK * VEC_FLOATS);
-    pack_tiles(k_tiles, {k, 1, 3 * C}, 0, s.HS, 0, T);
-    pack_tiles(v_tiles, {v, 3 * C, 1}, 0, T, 0, s.HS);
+    pack_tiles(k_tiles, {k, 1, row}, 0, s.HS, 0, T);
+    pack_tiles(v_tiles, {v, row, 1}, 0, T, 0, s.HS);
     for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
         const int64_t queries = std::min(ATT_BLOCK, T - q0), strips = ceil_div(queries, TILE_ROWS);
-        const LeftRows q_rows = left_rows(q + q0 * 3 * C, 3 * C, queries, s, q_copy);
+        const LeftRows q_rows = left_rows(q + q0 * row, row, queries, s, q_copy);
         memset(o, 0, strips * TILE_ROWS * s.HSn * sizeof(float));
         for (int64_t i = 0; i < queries; i++) m[i] = NO_SCORE;
         memset(l, 0, queries * VEC_FLOATS * sizeof(float));
@@ -127,9 +128,9 @@ inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, int64
         }
         for (int64_t i = 0; i < queries; i++) {
             const float total = sum(load(l + i * VEC_FLOATS)), inverse = 1.0f / total;
-            lse[q0 + i] = m[i] + std::log(total);
+            lse[d.lse + q0 + i] = m[i] + std::log(total);
             for_each_vector(s.HS, [&](size_t c, size_t count) {
-                store_some(out + (q0 + i) * C + c, load_some(o + i * s.HSn + c, count) * inverse, count);
+                store_some(out + d.out + (q0 + i) * out_row + c, load_some(o + i * s.HSn + c, count) * inverse, count);
             });
         }
     }
@@ -171,12 +172,13 @@ inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scor
 
 // The backward pass of one head; arguments: attention.h.
 inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* out, const float* lse, const bf16* qkv,
-                                    int64_t T, int64_t C, int64_t HS, int64_t window) {
+                                    const DocumentHead& d, const Heads& heads, int64_t window) {
     const MatrixRegisters registers;
-    const HeadSizes s(T, HS);
-    const float scale = 1.0f / std::sqrt((float)HS);
+    const int64_t T = d.length, row = heads.qkv_row(), out_row = heads.out_row();
+    const HeadSizes s(T, heads.HS);
+    const float scale = 1.0f / std::sqrt((float)s.HS);
     const int64_t kt_stride = transposed_stride(s.Tp);
-    const bf16 *q = qkv, *k = q + C, *v = q + 2 * C, *d_o = dout, *o = out;
+    const bf16 *q = qkv + d.q, *k = qkv + d.k, *v = qkv + d.v, *d_o = dout + d.out, *o = out + d.out;
     Carver memory{(char*)thread_scratch(attention_bf16_scratch_elems(T, s.HS))};
     bf16* q_columns = memory.take<bf16>(s.Tp * s.HSk);          // Q^T: k is the channels, a column for each query
     bf16* do_columns = memory.take<bf16>(s.Tp * s.HSk);         // dO^T, likewise
@@ -196,17 +198,17 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
     float* dq = memory.take<float>(ATT_BLOCK * s.HSn);
     float* D = memory.take<float>(ATT_BLOCK);
     float* log_sums = memory.take<float>(ATT_BLOCK);
-    pack_tiles(q_columns, {q, 1, 3 * C}, 0, s.HS, 0, T);
-    pack_tiles(do_columns, {d_o, 1, C}, 0, s.HS, 0, T);
-    pack_tiles(q_tiles, {q, 3 * C, 1}, 0, T, 0, s.HS);
-    pack_tiles(do_tiles, {d_o, C, 1}, 0, T, 0, s.HS);
-    pack_rows<false>(k_transposed, kt_stride, k, 3 * C, 0, s.HS, s.HSn, T);
-    memset(dk, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
-    memset(dv, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
-    auto store_rows = [&](int64_t column, int64_t first, int64_t rows, const float* from) {
+    pack_tiles(q_columns, {q, 1, row}, 0, s.HS, 0, T);
+    pack_tiles(do_columns, {d_o, 1, out_row}, 0, s.HS, 0, T);
+    pack_tiles(q_tiles, {q, row, 1}, 0, T, 0, s.HS);
+    pack_tiles(do_tiles, {d_o, out_row, 1}, 0, T, 0, s.HS);
+    pack_rows<false>(k_transposed, kt_stride, k, row, 0, s.HS, s.HSn, T);
+    if (d.begins) memset(dk, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
+    if (d.begins) memset(dv, 0, round_up(T, TILE_ROWS) * s.HSn * sizeof(float));
+    auto store_rows = [&](bf16* to, int64_t rows, const float* from) {
         for (int64_t i = 0; i < rows; i++)
             for_each_vector(s.HS, [&](size_t c, size_t count) {
-                store_some(dqkv + (first + i) * 3 * C + column + c, load_some(from + i * s.HSn + c, count), count);
+                store_some(to + i * row + c, load_some(from + i * s.HSn + c, count), count);
             });
     };
     for (int64_t q0 = 0; q0 < T; q0 += ATT_BLOCK) {
@@ -216,19 +218,20 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
             vfloat total{};
             if (i < queries)
                 for_each_vector(s.HS, [&](size_t c, size_t count) {
-                    total += load_some(o + (q0 + i) * C + c, count) * load_some(d_o + (q0 + i) * C + c, count);
+                    total +=
+                        load_some(o + (q0 + i) * out_row + c, count) * load_some(d_o + (q0 + i) * out_row + c, count);
                 });
             D[i] = sum(total);
-            log_sums[i] = i < queries ? lse[q0 + i] : 0;
+            log_sums[i] = i < queries ? lse[d.lse + q0 + i] : 0;
         }
         const int64_t first = first_key_block(q0, window);
         for (int64_t k0 = first; k0 <= q0; k0 += ATT_BLOCK) {
             const int64_t keys = std::min(ATT_BLOCK, T - k0), strips = ceil_div(keys, TILE_ROWS);
             const Triangle part = k0 == q0 ? UPPER : WHOLE;
-            scores_product(scores, left_rows(k + k0 * 3 * C, 3 * C, keys, s, k_copy), q_columns + q0 * s.HSk, strips,
+            scores_product(scores, left_rows(k + k0 * row, row, keys, s, k_copy), q_columns + q0 * s.HSk, strips,
                            columns, s.channel_tiles(), part);
-            scores_product(dp, left_rows(v + k0 * 3 * C, 3 * C, keys, s, v_copy), do_columns + q0 * s.HSk, strips,
-                           columns, s.channel_tiles(), part);
+            scores_product(dp, left_rows(v + k0 * row, row, keys, s, v_copy), do_columns + q0 * s.HSk, strips, columns,
+                           s.channel_tiles(), part);
             const Mask mask = BlockPlace{q0, k0, queries, window}.mask();
             const auto softmax = mask == BAND                            ? scores_backward<BAND>
                                  : part == WHOLE && queries == ATT_BLOCK ? scores_backward<NONE>
@@ -242,8 +245,7 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
         for (int64_t c = 0; c < s.HSn; c += TILE_ROWS)
             for (int64_t i = 0; i < columns * TILE_COLS; i += TILE_COLS)
                 transpose_16(dq + i * s.HSn + c, s.HSn, dq_transposed + c * ATT_BLOCK + i, ATT_BLOCK);
-        store_rows(0, q0, queries, dq);
+        store_rows(dqkv + d.q + q0 * row, queries, dq);
     }
-    store_rows(C, 0, T, dk);
-    store_rows(2 * C, 0, T, dv);
+    if (d.ends) store_rows(dqkv + d.k, T, dk), store_rows(dqkv + d.v, T, dv);
 }

@@ -15,21 +15,39 @@
 
 constexpr int64_t ATT_BLOCK = 64;  // queries, or keys, in a block
 
-// One head of one document: its number of positions, and where its first one lies in buffers
-// (B,T,3C), (B,T,C) and (B,NH,T).
+// The heads in a row of qkv, of HS channels each: NH of queries, then NKV of keys, then NKV of
+// values. Where NKV is less than NH (grouped queries; Ainslie et al. 2023, arXiv:2305.13245), so
+// many heads of queries as a group has, one after the other, share a head of keys and values.
+struct Heads {
+    int64_t NH, NKV, HS;
+    int64_t group() const { return NH / NKV; }
+    int64_t out_row() const { return NH * HS; }
+    int64_t qkv_row() const { return (NH + 2 * NKV) * HS; }
+};
+inline Heads heads_of(int64_t C, int64_t NH, int64_t NKV) { return {NH, NKV > 0 ? NKV : NH, C / NH}; }
+
+// One head of one document: its number of positions, where its first one lies in qkv, as query, key
+// and value, in out (B,T,NH HS) and in lse (B,NH,T), and whether it begins or ends a group.
 struct DocumentHead {
-    int64_t length, in_qkv, in_out, in_lse;
+    int64_t length, q, k, v, out, lse;
+    bool begins, ends;
 };
 
-// Calls f(DocumentHead) for each head of each document, the heads of a batch in parallel. starts
-// (B,T) as in documents.h, or null where each sequence is one document.
+// Calls f(DocumentHead) for each head of each document, the heads of a batch in parallel, or if
+// `by_group` the groups, whose heads are one thread's then. starts (B,T) as in documents.h, or null
+// where each sequence is one document.
 template <class F>
-inline void for_each_document_head(const int* starts, int64_t B, int64_t T, int64_t C, int64_t NH, F f) {
-    parallel_for(B * NH, [&](int64_t bh) {
-        const int64_t b = bh / NH, channel = bh % NH * (C / NH);
+inline void for_each_document_head(const int* starts, int64_t B, int64_t T, const Heads& heads, bool by_group, F f) {
+    const int64_t together = by_group ? heads.group() : 1, pieces = heads.NH / together, HS = heads.HS;
+    parallel_for(B * pieces, [&](int64_t piece) {
+        const int64_t b = piece / pieces, first_head = piece % pieces * together;
         for_each_document(starts ? starts + b * T : nullptr, T, [&](int64_t first, int64_t length) {
-            const int64_t row = b * T + first;
-            f(DocumentHead{length, row * 3 * C + channel, row * C + channel, bh * T + first});
+            for (int64_t h = first_head; h < first_head + together; h++) {
+                const int64_t row = b * T + first, in_qkv = row * heads.qkv_row(), kv = heads.NH + h / heads.group();
+                f(DocumentHead{length, in_qkv + h * HS, in_qkv + kv * HS, in_qkv + (kv + heads.NKV) * HS,
+                               row * heads.out_row() + h * HS, (b * heads.NH + h) * T + first, h == first_head,
+                               h + 1 == first_head + together});
+            }
         });
     });
 }

@@ -271,11 +271,19 @@ inline int64_t first_seen(const int* starts, int64_t window, int64_t b, int64_t 
     return window > 0 ? std::max(start, t - window + 1) : start;
 }
 
-// The score of key t2 for query t, in sequence b and head h.
+// Where a position's query, key and value of head h lie in qkv, counted from the position's row of
+// `row` values: NH heads of queries, then NKV of keys, then NKV of values. Where NKV is less than
+// NH, NH / NKV heads of queries share a head of keys and values (grouped queries).
+struct HeadPlace {
+    int64_t row, q, k, v;
+    HeadPlace(int64_t h, int64_t HS, int64_t NH, int64_t NKV)
+        : row((NH + 2 * NKV) * HS), q(h * HS), k((NH + h / (NH / NKV)) * HS), v(k + NKV * HS) {}
+};
+
+// The score of key t2 for query t, in sequence b and the head at `at`.
 template <class floatX>
-float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64_t h, int64_t T, int64_t C,
-                      int64_t HS) {
-    const floatX *q = qkv + (b * T + t) * 3 * C + h * HS, *k = qkv + (b * T + t2) * 3 * C + C + h * HS;
+float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, const HeadPlace& at, int64_t T, int64_t HS) {
+    const floatX *q = qkv + (b * T + t) * at.row + at.q, *k = qkv + (b * T + t2) * at.row + at.k;
     float score = 0;
     for (int64_t i = 0; i < HS; i++) score += q[i] * k[i];
     return score / std::sqrt((float)HS);
@@ -284,19 +292,21 @@ float attention_score(const floatX* qkv, int64_t b, int64_t t, int64_t t2, int64
 // out (B,T,C) and lse (B,NH,T) are written from qkv (B,T,3C). A row of qkv holds the queries of all
 // heads, NH times HS values, then all keys, then all values; a row of out holds all heads likewise.
 // The backward pass recomputes p from lse, so that its T x T values need not be kept. starts (B,T)
-// is the document mask, or null; window: of positions, or 0.
+// is the document mask, or null; window: of positions, or 0; NKV: heads of keys and of values, 0
+// for NH.
 template <class floatX>
 void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                       const int* starts = nullptr, int64_t window = 0) {
+                       const int* starts = nullptr, int64_t window = 0, int64_t NKV = 0) {
     const int64_t HS = C / NH;
     std::vector<float> scores(T);  // of one query
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < NH; h++)
             for (int64_t t = 0; t < T; t++) {
+                const HeadPlace at(h, HS, NH, NKV > 0 ? NKV : NH);
                 const int64_t start = first_seen(starts, window, b, t, T);
                 float highest = -INFINITY, total = 0;
                 for (int64_t t2 = start; t2 <= t; t2++) {
-                    scores[t2] = attention_score(qkv, b, t, t2, h, T, C, HS);
+                    scores[t2] = attention_score(qkv, b, t, t2, at, T, HS);
                     highest = std::fmax(highest, scores[t2]);
                 }
                 for (int64_t t2 = start; t2 <= t; t2++) total += std::exp(scores[t2] - highest);
@@ -305,7 +315,7 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
                 for (int64_t i = 0; i < HS; i++) o[i] = 0;
                 for (int64_t t2 = start; t2 <= t; t2++) {
                     float p = std::exp(scores[t2] - log_sum);
-                    const floatX* v = qkv + (b * T + t2) * 3 * C + 2 * C + h * HS;
+                    const floatX* v = qkv + (b * T + t2) * at.row + at.v;
                     for (int64_t i = 0; i < HS; i++) o[i] += p * v[i];
                 }
             }
@@ -319,26 +329,29 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
 //     Dq[t]    = sum over t2 <= t of Ds[t,t2] k[t2] / sqrt(HS)
 //     Dk[t2]   = sum over t >= t2 of Ds[t,t2] q[t] / sqrt(HS)
 //
-// dqkv (B,T,3C) is written, from dout (B,T,C) and from out, lse and qkv of the forward pass. In the
+// dqkv, as qkv, is written, from dout (B,T,C) and from out, lse and qkv of the forward pass. In the
 // code ds is Ds / sqrt(HS).
 template <class floatX>
 void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, const float* lse, const floatX* qkv,
-                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr, int64_t window = 0) {
-    const int64_t HS = C / NH;
+                        int64_t B, int64_t T, int64_t C, int64_t NH, const int* starts = nullptr, int64_t window = 0,
+                        int64_t NKV = 0) {
+    const int64_t HS = C / NH, kv_heads = NKV > 0 ? NKV : NH;
     const float scale = 1.0f / std::sqrt((float)HS);
-    for (int64_t i = 0; i < B * T * 3 * C; i++) dqkv[i] = 0;
+    for (int64_t i = 0; i < B * T * (NH + 2 * kv_heads) * HS; i++) dqkv[i] = 0;
     for (int64_t b = 0; b < B; b++)
         for (int64_t h = 0; h < NH; h++)
             for (int64_t t = 0; t < T; t++) {
+                const HeadPlace at(h, HS, NH, kv_heads);
                 const floatX *d_o = dout + (b * T + t) * C + h * HS, *o = out + (b * T + t) * C + h * HS,
-                             *q = qkv + (b * T + t) * 3 * C + h * HS;
-                floatX* dq = dqkv + (b * T + t) * 3 * C + h * HS;
+                             *q = qkv + (b * T + t) * at.row + at.q;
+                floatX* dq = dqkv + (b * T + t) * at.row + at.q;
                 float D = 0;
                 for (int64_t i = 0; i < HS; i++) D += d_o[i] * o[i];
                 for (int64_t t2 = first_seen(starts, window, b, t, T); t2 <= t; t2++) {
-                    const floatX *k = qkv + (b * T + t2) * 3 * C + C + h * HS, *v = k + C;
-                    floatX *dk = dqkv + (b * T + t2) * 3 * C + C + h * HS, *dv = dk + C;
-                    float p = std::exp(attention_score(qkv, b, t, t2, h, T, C, HS) - lse[(b * NH + h) * T + t]), dp = 0;
+                    const int64_t row = (b * T + t2) * at.row;
+                    const floatX *k = qkv + row + at.k, *v = qkv + row + at.v;
+                    floatX *dk = dqkv + row + at.k, *dv = dqkv + row + at.v;
+                    float p = std::exp(attention_score(qkv, b, t, t2, at, T, HS) - lse[(b * NH + h) * T + t]), dp = 0;
                     for (int64_t i = 0; i < HS; i++) dp += d_o[i] * v[i];
                     float ds = p * (dp - D) * scale;
                     for (int64_t i = 0; i < HS; i++) {

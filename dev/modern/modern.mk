@@ -1,0 +1,16 @@
+# The program of dev/modern, and what checks it.
+
+$(B)/modern $(B)/modern_probe $(B)/test_modern: $(B)/%: dev/modern/%.cpp $(FLAGS_FILE)
+	$(compile)
+$(SHARED)/host/modern_table: dev/modern/modern_table.cpp $(wildcard dev/modern/*.h llmc/*/*.h)
+	@mkdir -p $(@D)
+	$(TIMED) $(HOSTCXX) -std=c++17 -O0 -pthread -I. $< -o $@
+MODERN := $(B)/modern $(B)/modern_probe build/host/modern_table train_gpt2_cpu $(DATA)
+$(call program,test_modern,$(B)/test_modern,$(B)/test_modern)
+modern_check = $(call check,$(1),$(2),$(MODERN),\
+    dev/test/modern.py --packages || skip "pip install numpy safetensors torch transformers"; dev/test/modern.py $(3))
+$(call modern_check,modern,models after GPT-2 compute what transformers computes,\
+    numbers planted_errors micro_steps_and_threads)
+$(call modern_check,modern_switches,models after GPT-2 in bf16 and with other switches,in_bf16 switches)
+$(call modern_check,modern_files,models after GPT-2 from and to Hugging Face,there_and_back refused_imports)
+$(call modern_check,modern_runs,runs of models after GPT-2 resume and plan and refuse,resumed planned bad_inputs)
