@@ -23,6 +23,7 @@ import os
 import pathlib
 import re
 import sys
+import textwrap
 import time
 
 import charts
@@ -36,9 +37,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 COURSE, HEADER = ROOT / "dev/course", ROOT / "llmc/plan/expected_loss.h"
 T, WINDOWS = 128, 8  # a step has 1,024 tokens
 SIZES = ["L2C32H2", "L2C48H3", "L3C64H4", "L3C80H5", "L3C96H3", "L4C128H4", "L5C192H6", "L6C256H8"]
-BUDGETS = [1e12, 3e12, 1e13, 3e13]  # FLOPs of a run
-# In its first hundreds of steps a model learns little but pairs of bytes: runs that end there follow no power law. Up to
-# about 4 epochs repeated data are nearly as good as new (Muennighoff et al. 2023).
+BUDGETS = [1e12, 3e12, 1e13]  # FLOPs of a run
+# In its first hundreds of steps a model learns little but pairs of bytes: runs that end there follow no power law. Up
+# to about 4 epochs repeated data are nearly as good as new (Muennighoff et al. 2023).
 FEWEST_STEPS, MOST_EPOCHS = 1200, 4.5
 HUBER, REDRAWN, WITHIN = 1e-3, 16, 3  # delta of the Huber loss; bootstrap fits; how far beyond its runs a fit is used
 
@@ -59,14 +60,14 @@ def shape(size):
     return parameters - T * channels(size), float(re.search(r"FLOPs a step: (\S+)", plan)[1])
 
 
-def trials(budgets, train_tokens):
+def trials(budgets, fewest_steps, train_tokens):
     """{flags: (size, N, tokens, budget)} of all runs."""
     wanted = []
     for budget in budgets:
         for size in SIZES:
             parameters, flops = shape(size)
             steps = round(budget / flops)
-            if steps >= FEWEST_STEPS and steps * WINDOWS * T <= MOST_EPOCHS * train_tokens:
+            if steps >= fewest_steps and steps * WINDOWS * T <= MOST_EPOCHS * train_tokens:
                 flags = [("-e", f"{size}T{T}"), ("-l", rate_of(size)), ("-x", str(steps)), ("-v", str(steps)),
                          ("-u", str(steps // 10))]
                 wanted.append((flags, {"size": size, "N": parameters, "D": steps * WINDOWS * T, "budget": budget}))
@@ -81,7 +82,9 @@ def run_all(args):
     train_tokens = (pathlib.Path(f"{data}_train.bin").stat().st_size - 1024) // 2
     command = ["./train_gpt2_cpu", "-b", WINDOWS, "-t", T, "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "-s", 0,
                "-k", "cosine", "-q", 0.1, "-c", 0.1, "-m", args.val_batches]
-    wanted = trials(args.budgets, train_tokens)
+    wanted = trials(args.budgets, args.fewest_steps, train_tokens)
+    if len(wanted) < 3:
+        sys.exit(f"{len(wanted)} runs fit the budgets; 3 or more are accepted: budgets, --fewest-steps")
     sweep.Sweep(folder / "runs", command).run_all([flags for flags, _ in wanted])
     runs = []
     for flags, run in wanted:
@@ -97,20 +100,20 @@ def predicted(constants, N, D):
 
 
 def minimum(runs, starts=None):
-    """log A, log B, log E, alpha, beta by Hoffmann et al. 2022, appendix D.2: L-BFGS from several starting points."""
+    """log A, log B, log E, alpha, beta: the Huber loss of Hoffmann et al. 2022, appendix D.2, from several points."""
     import numpy as np
-    from scipy.optimize import minimize
-    from scipy.special import huber, logsumexp
+    from scipy.optimize import least_squares
+    from scipy.special import logsumexp
     log_N, log_D, log_L = (np.log([run[key] for run in runs]) for key in ("N", "D", "loss"))
 
-    def loss(p):  # p: log A, log B, log E, alpha, beta
-        terms = [p[0] - p[3] * log_N, p[1] - p[4] * log_D, np.full_like(log_N, p[2])]
-        return huber(HUBER, logsumexp(terms, axis=0) - log_L).sum()
+    def apart(p):
+        return logsumexp([p[0] - p[3] * log_N, p[1] - p[4] * log_D, np.full_like(log_N, p[2])], axis=0) - log_L
 
-    starts = starts or list(itertools.product((0, 8), (0, 8), (-1, 0.3), (0.2, 0.7), (0.2, 0.7)))
-    bounds = [(None, None)] * 3 + [(0, 2)] * 2
-    best = min((minimize(loss, start, method="L-BFGS-B", bounds=bounds) for start in starts), key=lambda r: r.fun)
-    return best.x.tolist()
+    starts = starts or list(itertools.product((2, 8), (2, 8), (-1, 0.3), (0.4,), (0.4,)))
+    bounds = ([-5, -5, -3, 0, 0], [20, 20, 2, 2, 2])
+    found = [least_squares(apart, start, bounds=bounds, loss="huber", f_scale=HUBER, x_scale="jac", max_nfev=500)
+             for start in starts]
+    return min(found, key=lambda r: r.cost).x.tolist()
 
 
 def constants_of(p):
@@ -122,7 +125,7 @@ def fits(runs):
     import numpy as np
     random, best = np.random.default_rng(1), minimum(runs)
     drawn = [[runs[i] for i in random.integers(len(runs), size=len(runs))] for _ in range(REDRAWN)]
-    return [constants_of(p) for p in [best, *(minimum(each, [best]) for each in drawn)]]
+    return [constants_of(p) for p in [best, *(minimum(each, [best, [3, 5, 0.2, 0.4, 0.4]]) for each in drawn)]]
 
 
 def spread(figures):
@@ -157,6 +160,16 @@ def optimum(constants, budget):
     return G * (budget / 6) ** (beta / (alpha + beta)), (budget / 6) ** (alpha / (alpha + beta)) / G
 
 
+def ranges(fits):
+    """What constants and losses the fits to runs drawn again have."""
+    def text(values, digits):
+        return f"{min(values):.{digits}f} to {max(values):.{digits}f}"
+    E, alpha, beta = (text([constants[i] for constants in fits], 2) for i in (0, 2, 4))
+    losses = text([predicted(constants, 4e5, 3e6) for constants in fits], 2)
+    return (f"Fits to runs drawn again have E from {E}, alpha from {alpha}, beta from {beta}; but 400,000 parameters "
+            f"after 3 million tokens have a loss from {losses} in all of them.")
+
+
 def text_of(figures):
     E, A, alpha, B, beta = figures["fits"][0]
     lines = [f"Measured {figures['date']} on {figures['cpu']} by `dev/scaling.py`: {len(figures['runs'])} runs on the "
@@ -166,13 +179,13 @@ def text_of(figures):
               f"{predicted(figures['fits'][0], run['N'], run['D']):.4f} |" for run in figures["runs"]]
     lines += ["", f"The fit: L = {E:.3f} + {A:.3g} / N^{alpha:.3f} + {B:.3g} / D^{beta:.3f}; runs are "
               f"{100 * spread(figures):.1f}% from it. Hoffmann et al. found, in nats a token of web text, "
-              "1.69 + 406.4 / N^0.34 + 410.7 / D^0.28.", "",
+              "1.69 + 406.4 / N^0.34 + 410.7 / D^0.28.", "", ranges(figures["fits"]), "",
               "| FLOPs | best N of the runs | loss there | best N of the fit | its D / N |", "|---|---|---|---|---|"]
     for budget, runs in by_budget(figures).items():
         best, (N, D) = best_size(runs), optimum(figures["fits"][0], budget)
         lines.append(f"| {budget:.0e} | " + (f"{best[0]:,.0f} | {best[1]:.3f}" if best else "at an end | ") +
                      f" | {N:,.0f} | {D / N:,.0f} |")
-    return "\n".join(lines)
+    return "\n".join(line if line.startswith("|") else textwrap.fill(line, 120) for line in lines)
 
 
 def picture(figures):
@@ -200,7 +213,8 @@ def write_header(figures):
             f"runs drawn again.\nconstexpr LossFit LOSS_FITS[] = {{\n{rows}\n}};\n"
             f"constexpr double LOSS_FIT_SPREAD = {spread(figures):.4f};  // of runs around the fit, relative\n"
             f"constexpr int LOSS_FIT_RUNS = {len(figures['runs'])};\n"
-            f"constexpr double LOSS_FIT_MOST_N = {WITHIN * most('N'):.3g}, LOSS_FIT_MOST_D = {WITHIN * most('D'):.3g};\n"
+            f"constexpr double LOSS_FIT_MOST_N = {WITHIN * most('N'):.3g};  // near the runs\n"
+            f"constexpr double LOSS_FIT_MOST_D = {WITHIN * most('D'):.3g};\n"
             f"constexpr double LOSS_FIT_LEAST_D = {min(run['D'] for run in figures['runs']):.3g};\n"
             f'constexpr const char* LOSS_FIT_DATE = "{figures["date"]}";\n')
     source = HEADER.read_text()
@@ -216,6 +230,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/scaling")
     parser.add_argument("--budgets", type=float, nargs="+", default=BUDGETS, help="FLOPs of a run")
+    parser.add_argument("--fewest-steps", type=int, default=FEWEST_STEPS, help="of a run")
     parser.add_argument("--val-batches", type=int, default=200)
     SHOWN.add_flags(parser)
     args = parser.parse_args()

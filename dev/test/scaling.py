@@ -44,6 +44,8 @@ def arithmetic():
 
 def experiment(folder):
     flags = ["--folder", folder, "--budgets", "4e10", "8e10", "--val-batches", 4]
+    assert "0 runs fit the budgets" in script(scaling, *flags, status=1)
+    flags += ["--fewest-steps", 150]
     said = script(scaling, *flags)
     rows = re.findall(r"^\| [48]e\+10 \| (L\w+) \| ([\d,]+) \| ([\d,]+) \| ([\d.]+) \|", said, re.M)
     assert [row[0] for row in rows] == ["L2C32H2", "L2C32H2", "L2C48H3"], said
