@@ -185,6 +185,8 @@ $(call check,recipes,fine-tuning and training on FineWeb by the lines of the man
 $(call check,plot,pictures of runs and of the memory of a step,$(CPU),dev/test/plot.py)
 $(call check,sweep,many runs with different flags and the best of them,$(CPU),dev/test/sweep.py)
 $(call check,batch_size,steps to a loss by batch size,$(CPU),dev/test/batch_size.py)
+$(call check,scaling,losses by size and tokens and what --plan says of them,$(CPU),\
+    dev/test/scaling.py --packages || skip "pip install numpy scipy"; dev/test/scaling.py)
 $(call check,layouts,which split when: a layout by hand and the tables of the chapter,,dev/test/layouts.py)
 $(call check,stale,late gradients and the chapter about them,,\
     dev/test/stale.py --packages || skip "pip install numpy"; dev/test/stale.py)

@@ -1,5 +1,6 @@
 // What --plan prints: memory, disk, FLOPs, bytes on the wire, time and cost.
 #pragma once
+#include "llmc/plan/expected_loss.h"
 #include "llmc/plan/plan_disk.h"
 #include "llmc/plan/plan_memory.h"
 #include "llmc/plan/plan_shard.h"
@@ -47,9 +48,19 @@ inline DataSize planned_data(const Options& o) {
     return data;
 }
 
+// The loss to expect where the model and its tokens are near those of the fit.
+inline void print_expected_loss(const GPT2Config& c, double tokens) {
+    const double N = (double)(parameter_count(c) - c.maxT * c.C);  // without positions
+    if (c.V != LOSS_FIT_VOCABULARY || N > LOSS_FIT_MOST_N || tokens < LOSS_FIT_LEAST_D || tokens > LOSS_FIT_MOST_D)
+        return;
+    const ExpectedLoss e = expected_loss(N, tokens);
+    printf("validation loss to expect on the bytes of Shakespeare: %.2f (%.2f to %.2f), by the fit to %d runs of %s\n",
+           e.loss, e.low, e.high, LOSS_FIT_RUNS, LOSS_FIT_DATE);
+}
+
 // Steps, tokens and epochs of the run. Returns the steps; -1 if they depend on data that is not
 // there.
-inline int64_t print_run_length(const Options& o) {
+inline int64_t print_run_length(const Options& o, const GPT2Config& config) {
     const DataSize data = planned_data(o);
     const int64_t T = o.seq_len, windows = o.total_batch_size / T;
     const int64_t steps = o.max_steps > 0 || data.tokens > 0 ? steps_of(o, data) : -1;
@@ -61,6 +72,7 @@ inline int64_t print_run_length(const Options& o) {
     else
         printf("the run: %s steps, %s tokens seen, %.2f epochs of %s tokens\n", grouped_text(steps).c_str(),
                grouped_text((int64_t)tokens).c_str(), tokens / (double)data.tokens, grouped_text(data.tokens).c_str());
+    if (steps > 0) print_expected_loss(config, tokens);
     return steps;
 }
 
@@ -75,7 +87,7 @@ inline double with_communication(double compute_s, const Options& o, const Sizes
 // is often reached, where a step computes for usual_compute_s.
 inline void print_time(const Options& o, const Sizes& s, const PlanDevice& device, const TimeBound& bound,
                        double usual_compute_s, const WireBytes& bytes) {
-    const int64_t steps = print_run_length(o);
+    const int64_t steps = print_run_length(o, s.config);
     if (device.flops_s == 0) return;
     const double share = Cluster().utilisation, P = (double)s.processes;
     const double least_s = with_communication(bound.seconds, o, s, bytes);
