@@ -44,7 +44,7 @@
   X void low_rank_backward(floatX*, floatG*, floatG*, const floatX*, const floatX*, const floatX*, const floatX*, \
                               const floatX*, floatX*, int64_t, int64_t, int64_t, int64_t, float, bool, const floatX*); \
   X void classifier(float*, floatX*, floatG*, floatX*, const floatX*, const floatX*, const int*, int64_t, int64_t, \
-                       int64_t, int64_t, float, bool, float*); \
+                       int64_t, int64_t, float, bool, float*, const Teacher<floatX>&); \
   X void adamw_update(floatX*, float*, float*, float*, const floatG*, size_t, const UpdateConstants&, uint64_t, \
                          int64_t);
 // clang-format on

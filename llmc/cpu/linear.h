@@ -2,7 +2,7 @@
 // codes (adapt/weight_codes.h). With --lora an adapter adds to a product (low_rank.h).
 #pragma once
 #include "llmc/cpu/kernels.h"
-#include "llmc/model/model.h"
+#include "llmc/model/teacher.h"
 
 // out (rows, OC) = inp (rows, C) times a matrix (OC, C) of layer l, or wte, plus its bias if it has
 // one; and gelu_out (rows, OC) = gelu(out) unless it is null.
