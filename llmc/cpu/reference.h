@@ -413,7 +413,8 @@ void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const
             continue;
         }
         if (teacher) {
-            losses[r] = distilled_loss_row(x, teacher.logits + r * Vp, targets[r], V, Vp, dinp ? dloss : 0.0f, teacher);
+            losses[r] = reference::distilled_loss_row(x, teacher.logits + r * Vp, targets[r], V, Vp,
+                                                      dinp ? dloss : 0.0f, teacher);
             continue;
         }
         float highest = -INFINITY;

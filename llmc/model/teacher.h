@@ -9,7 +9,8 @@ inline std::shared_ptr<GPT2> new_teacher(const GPT2Config& config) {
     teacher->layout = parameter_layout(config, 1);
     return teacher;
 }
-// Its sizes: those of the model in which it is, which are settled, but of its own shape.
+// To be called when the sizes of the model are settled: the teacher has the same, but its own
+// shape.
 inline void settle_teacher(GPT2& model) {
     GPT2& teacher = *model.teacher;
     teacher.sizes = model.sizes;
