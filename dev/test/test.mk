@@ -146,6 +146,8 @@ $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model
     dev/test/hugging_face.py)
 $(call check,lora,LoRA beside PEFT and adapters from and to its files,$(CPU),\
     dev/test/lora.py --packages || skip "pip install numpy peft safetensors torch transformers"; dev/test/lora.py)
+$(call check,distill,distillation beside PyTorch,$(CPU),\
+    dev/test/distill.py --packages || skip "pip install numpy safetensors torch transformers"; dev/test/distill.py)
 $(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
 $(call check,course_twins,PyTorch computes what the chapters say,\

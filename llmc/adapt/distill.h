@@ -2,9 +2,9 @@
 // beside what did (Hinton et al. 2015, arXiv:1503.02531). With z the scores of a row, u the
 // teacher's, a the share of the teacher and t a temperature:
 //
-//     p = softmax(z),   p_t = softmax(z / t),   q_t = softmax(u / t)
-//     loss = -(1 - a) log p[target] + a t^2 (sum over i of q_t[i] log(q_t[i] / p_t[i]))
-//     Dz   = dloss ((1 - a) (p - onehot(target)) + a t (p_t - q_t))
+//     p      = softmax of z,   soft = softmax of z / t,   theirs = softmax of u / t
+//     loss   = (a - 1) log p[target] + a t^2 (sum over v of theirs[v] log(theirs[v] / soft[v]))
+//     Dz[v]  = (1 - a) (p[v] - (1 if v = target, else 0)) + a t (soft[v] - theirs[v])
 //
 // A temperature above 1 makes the teacher's small probabilities count, which say what else could
 // have followed. t^2 undoes what the division by t does to the gradient, which falls as 1 / t^2.

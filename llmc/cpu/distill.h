@@ -33,7 +33,8 @@ float distilled_loss_row(floatX* scores, const floatX* theirs, int target, int64
                          const Teacher<floatX>& teacher) {
     const float a = teacher.share, t = teacher.temperature, rate = 1 / t;
     const float top = highest_score(scores, V), their_top = highest_score(theirs, V);
-    vfloat total{}, soft_total{}, their_total{}, difference{};  // of the last: q_t (u - z), but for its denominator
+    vfloat total{}, soft_total{}, their_total{}, difference{};
+    // difference: sum over v of theirs[v] (u[v] - z[v]), but for their denominator
     for_each_vector(V, [&](size_t i, size_t count) {
         const vfloat z = load_some(scores + i, count) - top, u = load_some(theirs + i, count) - their_top;
         const vfloat q = first_exps(u * rate, count);
