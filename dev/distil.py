@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What a small model learns from a larger one: --teacher, beside the same model alone for as many steps, and for as long.
+"""What a small model learns from a larger one: --teacher, beside the same model alone, for as many steps and as long.
 
     pip install numpy && make train_gpt2_cpu tokenize && python3 dev/distil.py [--write]
 
-Trains a teacher of 6 layers on the bytes of Shakespeare, then students of 2 layers with several seeds. How much longer a
-step with a teacher takes is the median of the steps of runs that take turns. A run that is there, in build/distil, is
-not run again; remove the folder if the trainer's results have changed. --write puts the table into
+Trains a teacher of 6 layers on the bytes of Shakespeare, then students of 2 layers with several seeds. How much longer
+a step with a teacher takes is the ratio of medians of runs that take turns. A run that is there, in build/distil, is not
+run again; remove the folder if the trainer's results have changed. --write puts the table into
 dev/course/29-distillation.md.
 """
 import children
@@ -21,19 +21,19 @@ import shakespeare_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER = ROOT / "dev/course/29-distillation.md"
-TEACHER, STUDENT, B, T, VAL_BATCHES, SEEDS = "L6C128H4T64", "L2C128H4T64", 8, 64, 100, (42, 1, 2)
+TEACHER, STUDENT, B, T, VAL_BATCHES, SEEDS = "L6C64H4T64", "L2C64H4T64", 8, 64, 100, (42, 1, 2)
 SHARES = ((0.5, 1), (0.5, 2), (0.9, 2))  # --distill and --distill-temperature
 TIMED_STEPS, TURNS = 40, 5
 
 
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--teacher-steps", type=int, default=4000)
+    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--teacher-steps", type=int, default=3000)
     parser.add_argument("--teacher", default=TEACHER)
     parser.add_argument("--student", default=STUDENT)
     parser.add_argument("--seeds", nargs="+", type=int, default=SEEDS)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/distil")
     parser.add_argument("--write", action="store_true", help="into the chapter")
     return parser.parse_args()
@@ -44,8 +44,8 @@ def trained(args, name, model, steps, *flags):
     data = shakespeare_tokens.made(args.folder.resolve() / "bytes")
     out, kept = args.folder / name, args.folder / f"{name}.json"
     command = [str(word) for word in (
-        "./train_gpt2_cpu", "-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "--tokenizer", f"{data}_tokenizer.bin",
-        "-e", model, "-b", B, "-t", T, "-x", steps, "-m", VAL_BATCHES, "-v", steps, "-s", 0, "-l", 2e-3, "-u", steps // 10,
+        "./train_gpt2_cpu", "-i", f"{data}_train.bin", "-j", f"{data}_val.bin",
+        "--tokenizer", f"{data}_tokenizer.bin", "-e", model, "-b", B, "-t", T, "-x", steps, "-m", VAL_BATCHES, "-v", steps, "-s", 0, "-l", 2e-3, "-u", steps // 10,
         "-q", 0.1, "-c", 0.1, "--threads", args.threads, "--overwrite", 1, "-o", out, *flags)]
     found = json.loads(kept.read_text()) if kept.exists() else {}
     if found.get("command") != command:
@@ -92,13 +92,14 @@ def table(args):
     rows = [("alone, as many steps", args.steps, []), ("alone, as long", longer, [])]
     rows += [(f"`--distill {share} --distill-temperature {t}`", args.steps, taught(args, share, t))
              for share, t in SHARES]
-    lines = [f"Teacher {args.teacher}, {args.teacher_steps} steps of {B * T} bytes of Shakespeare: {teacher:.4f} bits per "
-             f"byte. Students {args.student}, {len(args.seeds)} seeds: the mean, and how far the lowest and the highest "
+    lines = [f"Teacher {args.teacher}, {args.teacher_steps} steps of {B * T} bytes of Shakespeare: {teacher:.4f} bits "
+             f"per byte. Students {args.student}, {len(args.seeds)} seeds: the mean, and how far the lowest and the highest "
              f"are apart. A step with the teacher takes {ratio:.2f} times as long as one without.", "",
              "| student | steps | time | bits per byte | spread |", "|---|---|---|---|---|"]
     for name, steps, flags in rows:
-        found = [bits_of(trained(args, f"{re.sub('[^a-z0-9]+', '_', name)}_{seed}", args.student, steps, "--seed", seed,
-                                 *flags)) for seed in args.seeds]
+        folder = re.sub("[^a-z0-9]+", "_", name)
+        found = [bits_of(trained(args, f"{folder}_{seed}", args.student, steps, "--seed", seed, *flags))
+                 for seed in args.seeds]
         time = steps * (ratio if flags else 1) / args.steps
         lines.append(f"| {name} | {steps} | {time:.2f} | {of_seeds(found)} |")
     return "\n".join(lines)
