@@ -4,8 +4,8 @@
     pip install numpy && make train_gpt2_cpu tokenize && python3 dev/distil.py [--write]
 
 Trains a teacher of 6 layers on the bytes of Shakespeare, then students of 2 layers with several seeds. How much longer
-a step with a teacher takes is the ratio of medians of runs that take turns. A run that is there, in build/distil, is not
-run again; remove the folder if the trainer's results have changed. --write puts the table into
+a step with a teacher takes is the ratio of medians of runs that take turns. A run that is there, in build/distil, is
+not run again; remove the folder if the trainer's results have changed. --write puts the table into
 dev/course/29-distillation.md.
 """
 import children
@@ -45,8 +45,9 @@ def trained(args, name, model, steps, *flags):
     out, kept = args.folder / name, args.folder / f"{name}.json"
     command = [str(word) for word in (
         "./train_gpt2_cpu", "-i", f"{data}_train.bin", "-j", f"{data}_val.bin",
-        "--tokenizer", f"{data}_tokenizer.bin", "-e", model, "-b", B, "-t", T, "-x", steps, "-m", VAL_BATCHES, "-v", steps, "-s", 0, "-l", 2e-3, "-u", steps // 10,
-        "-q", 0.1, "-c", 0.1, "--threads", args.threads, "--overwrite", 1, "-o", out, *flags)]
+        "--tokenizer", f"{data}_tokenizer.bin", "-e", model, "-b", B, "-t", T, "-x", steps, "-m", VAL_BATCHES,
+        "-v", steps, "-s", 0, "-l", 2e-3, "-u", steps // 10, "-q", 0.1, "-c", 0.1, "--threads", args.threads,
+        "--overwrite", 1, "-o", out, *flags)]
     found = json.loads(kept.read_text()) if kept.exists() else {}
     if found.get("command") != command:
         text, _ = children.run(command, cwd=ROOT)
@@ -93,8 +94,8 @@ def table(args):
     rows += [(f"`--distill {share} --distill-temperature {t}`", args.steps, taught(args, share, t))
              for share, t in SHARES]
     lines = [f"Teacher {args.teacher}, {args.teacher_steps} steps of {B * T} bytes of Shakespeare: {teacher:.4f} bits "
-             f"per byte. Students {args.student}, {len(args.seeds)} seeds: the mean, and how far the lowest and the highest "
-             f"are apart. A step with the teacher takes {ratio:.2f} times as long as one without.", "",
+             f"per byte. Students {args.student}, {len(args.seeds)} seeds: the mean, and how far the lowest and the "
+             f"highest are apart. A step with the teacher takes {ratio:.2f} times as long as one without.", "",
              "| student | steps | time | bits per byte | spread |", "|---|---|---|---|---|"]
     for name, steps, flags in rows:
         folder = re.sub("[^a-z0-9]+", "_", name)
