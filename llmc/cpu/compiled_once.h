@@ -24,6 +24,8 @@
   X void matmul_forward(floatX*, const floatX*, const floatX*, const floatX*, int64_t, int64_t, int64_t, floatX*); \
   X void low_rank_forward(floatX*, const floatX*, const floatX*, const floatX*, const floatX*, const floatX*, floatX*, \
                              int64_t, int64_t, int64_t, int64_t, float, floatX*); \
+  X void low_rank_add(floatX*, const floatX*, const floatX*, const floatX*, floatX*, int64_t, int64_t, int64_t, \
+                         int64_t, float, floatX*); \
   X void attention_forward(floatX*, float*, const floatX*, int64_t, int64_t, int64_t, int64_t, const int*, \
                               int64_t); \
   X void attention_backward(floatX*, const floatX*, const floatX*, const float*, const floatX*, int64_t, int64_t, \

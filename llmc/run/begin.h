@@ -67,9 +67,6 @@ inline Sizes settle_run(Run& run) {
     settle_sizes(o, config);
     settle_optimizer(o);
     settle_trained(o, config, run.adapter_file);
-    if (!o.weights.empty() && config.lora.rank > 0)
-        usage_error("--weights %s does not go with adapters; a model that they were merged into is accepted",
-                    o.weights);
     if (resumed) check_same_trained(o, config, run.state);
     check_compression(run.model.format, o);
     check_sync(run.model.format, o);
