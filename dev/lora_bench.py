@@ -3,9 +3,9 @@
 
     pip install numpy peft torch transformers && make train_gpt2_cpu data && python3 dev/lora_bench.py [--write]
 
-The programs take turns, so that other programs slow all of them down alike: a round is some steps of each. Times are the
-least of all rounds, ratios medians of the rounds. --write puts the table into dev/MEASURED.md. PEFT's steps are left
-out with --without-peft.
+The programs take turns, so that other programs slow all of them down alike: a round is some steps of each. Times are
+the least of all rounds, ratios medians of the rounds. --write puts the table into dev/MEASURED.md. PEFT's steps are
+left out with --without-peft.
 """
 import children
 import argparse

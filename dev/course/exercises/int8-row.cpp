@@ -36,7 +36,8 @@ float int8_row(int8_t* codes, float* back, const float* w, int C) {
 static Arrays row_in_codes(const std::vector<float>& w, const Key& wrong) {
     double most = 0;
     for (float value : w)
-        most = wrong == "last" ? std::fabs(value) : std::max(most, wrong == "signed" ? value : std::fabs((double)value));
+        most =
+            wrong == "last" ? std::fabs(value) : std::max(most, wrong == "signed" ? value : std::fabs((double)value));
     const double scale = most / (wrong == "by-128" ? 128 : 127);
     Arrays found(3);
     for (float value : w) {
