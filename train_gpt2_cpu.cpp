@@ -112,11 +112,13 @@ void forward(GPT2& model, const Batch& batch) {
     float* losses = model.act32(LOSSES);
     floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
     model.phases.enter(PHASE_FORWARD);
+    if (model.teacher) forward_to_lnf<floatX>(*model.teacher, {batch.x, batch.y, batch.B, batch.T});
     forward_to_lnf<floatX>(model, batch, LEAVES_CODES);
     keep_slices(model);  // of the micro-step before: the gradient of wte is written next
     const auto classify = [&](auto* dwte) {
         kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
-                            c.C, c.V, c.Vp, batch.dloss, model.adds(batch), dwte_sums(model));
+                            c.C, c.V, c.Vp, batch.dloss, model.adds(batch), dwte_sums(model),
+                            teacher_of<floatX>(model));
     };
     if (model.sizes.sums_gradients()) classify(grad<float>(model, WTE));
     else classify(grad<floatX>(model, WTE));

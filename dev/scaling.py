@@ -11,7 +11,7 @@ many starting points; its range is that of fits to runs drawn again with replace
     make train_gpt2_cpu tokenize && python3 dev/scaling.py [--write]
 
 Within two hours on two idle cores; it goes on where it was interrupted. --write keeps the figures in
-dev/course/scaling.json, puts tables and picture into dev/course/35-scaling.md, and the fit into
+dev/course/scaling.json, puts tables and picture into dev/course/34-scaling.md, and the fit into
 llmc/plan/expected_loss.h, from which --plan says what loss to expect; --page does so from the figures that are there.
 """
 import children
@@ -222,7 +222,7 @@ def write_header(figures):
     readme.replace(HEADER, source[:source.index(begin) + len(begin)] + text + source[source.index(end):])
 
 
-SHOWN = readme.Shown(COURSE / "scaling.json", COURSE / "35-scaling.md", "scaling", COURSE / "pictures/scaling.svg",
+SHOWN = readme.Shown(COURSE / "scaling.json", COURSE / "34-scaling.md", "scaling", COURSE / "pictures/scaling.svg",
                      "Loss by size, for several budgets", text_of, picture)
 
 

@@ -184,6 +184,8 @@ def planned(tests):
     tests.run(CPU, "--ema", 0.9, "-o", out)
     files = [out / name for name in ("model_00000006.bin", "state_00000006_00000.bin")]
     assert sum(path.stat().st_size for path in files) == disk[1]
+    at_end = int(re.search(r"^the average at the end: (\d+) bytes", average, re.M)[1])
+    assert (out / "model_ema_00000006.bin").stat().st_size == at_end and "the average" not in plain
 
 
 def means(tests):

@@ -82,6 +82,32 @@ def conversing(folder):
     assert len(losses) == 2 and losses[1] < losses[0] - 0.2, losses
 
 
+def adapting(folder):
+    """Pretrained on plays and adapted to sonnets; and the same with a model from the hub."""
+    make, plays, sonnets, train, adapt, talk = lines_of_manual("Pretrain on one half")
+    assert make.startswith("make ") and talk == "./talk -e plays && ./talk -e adapted", (make, talk)
+    for program in "train_gpt2_cpu", "tokenize", "dev":
+        (folder / program).symlink_to(ROOT / program)
+    run(plays, folder)
+    run(sonnets, folder)
+    small = "-t 64 -b 4 -v 1000 -m 1 -s 0"
+    run(f"{train} -e L2C32H2T64 {small} -x 20 -u 2 -l 1e-2", folder)
+    before = (folder / "plays/model_00000020.bin").read_bytes()
+    bring_in = lines_of_manual("The same with GPT-2 from the hub")
+    fixtures.make_model(1, 32, 2, 64, 50257, seed=5).save_pretrained(folder / "gpt2")
+    run(bring_in[0], folder)
+    for line, base in (adapt, "plays"), (bring_in[1], "gpt2.bin"):
+        assert f" -e {base} " in line and " --lora " in line, line
+        output = run(f"{line} {small} -x 12 -l 1e-2 --overwrite 1", folder)
+        losses = [float(loss) for loss in re.findall(r"^val loss (\S+)", output, re.M)]
+        assert len(losses) == 2 and losses[1] < losses[0], losses  # begins with the weights of the base
+        out = re.search(r" -o (\S+)", line)[1]
+        assert (folder / out / "model_00000012.bin").stat().st_size < 100_000  # adapters alone
+        text = run(f"./train_gpt2_cpu -e {out} -x 0 --prompt 'Shall I' -g 20 --quiet 1", folder)
+        assert text.startswith("Shall I") and len(text) > 20, text
+    assert before == (folder / "plays/model_00000020.bin").read_bytes()
+
+
 def on_fineweb(folder):
     """The recipe finds the shards and the questions where the scripts before it have put them."""
     (get, hellaswag), (make, train) = (line.split(" && ") for line in lines_of_manual("GPT-2 124M on 10 billion"))
@@ -108,7 +134,7 @@ def on_fineweb(folder):
 
 def main():
     os.environ["HF_ENDPOINT"] = "http://127.0.0.1:1"  # nothing is downloaded
-    for test in fine_tuning, conversing, on_fineweb:
+    for test in fine_tuning, conversing, adapting, on_fineweb:
         with tempfile.TemporaryDirectory() as folder:
             test(pathlib.Path(folder))
             print(f"passed: {test.__name__}", flush=True)

@@ -84,6 +84,9 @@ if dev/test/average.py --packages 2> /dev/null; then
     [ "$(grep -c '^| .* | [+-][0-9.]*, least [+-][0-9.]* | [+-]' "$folder/log")" = 3 ] &&
         grep -q '^| the last weights | [0-9.]*, spread 0.0000 |' "$folder/log" || { cat "$folder/log"; exit 1; }
 fi
+dev/distil.py --teacher L2C16H1T64 --student L1C16H1T64 --steps 20 --teacher-steps 20 --seeds 1 2 \
+    --folder "$folder/distil" > "$folder/log"
+[ "$(grep -c '^| .* | [0-9]* | [0-9.]* | [0-9.]* | [0-9.]* |$' "$folder/log")" = 5 ] || { cat "$folder/log"; exit 1; }
 # A package that is not there is named with its pip line (-S: none is).
 said=$(python3 -S dev/data/unicode_tables.py 2>&1) && { echo "unicode_tables.py does without tiktoken"; exit 1; }
 [[ $said == *"pip install tiktoken"* ]] || { echo "unicode_tables.py does not name tiktoken: $said"; exit 1; }

@@ -51,7 +51,7 @@ TESTS_SIM := test_without_mpi test_sim test_gpus test_algorithms test_plan test_
 $(B)/test_course: CXXFLAGS += -Wno-unknown-pragmas  # those of OpenMP: what it tests is small
 # What they test is compiled for itself. -O1 halves the time that their own code takes; those that run programs do
 # next to nothing themselves.
-LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers test_vocab test_adapt
+LESS_OPTIMIZED := $(filter-out test_peak test_course,$(TESTS)) test_optimizers test_vocab test_adapt test_distill
 RUN_PROGRAMS   := $(filter-out test_vocab,$(TESTS_CPU)) $(TESTS_SIM) test_processes test_hangs test_warmup test_fp16 \
                   test_dropout test_compressed test_shards test_messages
 OWN_FLAGS = $(if $(DEBUG),,$(if $(filter $(@F),$(LESS_OPTIMIZED)),-O1)$(if $(filter $(@F),$(RUN_PROGRAMS)),-O0))
@@ -61,6 +61,7 @@ GROUPS_test_loss_mask   := masks
 
 TRAINERS := $(CPU) $(SIM16) $(SIM32)
 $(call program,test_adapt,$(B)/test_adapt $(TRAINERS),$(B)/test_adapt names kernels frozen adapter_files)
+$(call program,test_distill,$(B)/test_distill $(TRAINERS),$(B)/test_distill)
 $(call program,test_messages,$(B)/test_messages $(TRAINERS),$(B)/test_messages codes refusals moving)
 $(call program,test_processes,$(B)/test_processes $(TRAINERS),\
     $(B)/test_processes checkpoints deaths starts)
@@ -145,6 +146,8 @@ $(call check,hugging_face,models from and to Hugging Face,$(CPU) $(B)/test_model
     dev/test/hugging_face.py)
 $(call check,lora,LoRA beside PEFT and adapters from and to its files,$(CPU),\
     dev/test/lora.py --packages || skip "pip install numpy peft safetensors torch transformers"; dev/test/lora.py)
+$(call check,distill,distillation beside PyTorch,$(CPU),\
+    dev/test/distill.py --packages || skip "pip install numpy safetensors torch transformers"; dev/test/distill.py)
 $(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
 $(call check,course_contamination,the table of chapter 32 is that of the texts,tokenize,\

@@ -271,6 +271,11 @@ static void kernel_as_reference(const LowRankCase& k) {
     forward(low_rank_forward<float>, out, out_gelu);
     forward(reference::low_rank_forward<float>, ref, ref_gelu);
     EXPECT(error(out, ref) < 1e-5 && (!gelu || error(out_gelu, ref_gelu) < 1e-5));
+    matmul_forward(out.data(), inp.data(), weight.data(), bias.data(), rows, C, OC);
+    std::vector<float> low(rows * R);
+    low_rank_add(out.data(), inp.data(), A.data(), B.data(), low.data(), rows, C, OC, R, 0.7f,
+                 gelu ? out_gelu.data() : nullptr);
+    EXPECT(error(out, ref) < 1e-5 && (!gelu || error(out_gelu, ref_gelu) < 1e-5));
     const auto backward = [&](auto kernel, std::vector<std::vector<float>>& d, bool add) {
         std::vector<float> low(2 * round_up(rows * R, 16));
         kernel(d[0].data(), d[1].data(), d[2].data(), dout.data(), inp.data(), weight.data(), A.data(), B.data(),

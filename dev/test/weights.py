@@ -77,6 +77,25 @@ def check_memory():
     assert parameters["nf4"] == parameters["int4"]
 
 
+def check_adapters(model, folder):
+    """With codes of the model, adapters add what they add without."""
+    out = folder / "adapted"
+    run(TRAINER, "-e", model, "-b", 8, "-t", 64, "-x", 30, "-l", 1e-2, "--lora", 4, "-v", 0, "-s", 0, "-o", out)
+    exact, base = evaluated(model, "--adapter", out), evaluated(model)
+    assert abs(base - exact) > 0.02, (base, exact)  # they add something
+    for name, bound in (("int8", 0.002), ("nf4", 0.05)):
+        found = evaluated(model, "--adapter", out, "--weights", name)
+        assert abs(math.exp(found - exact) - 1) < bound, (name, found, exact)
+        in_bf16 = evaluated(model, "--adapter", out, "--weights", name, "--precision", "bf16")
+        assert abs(in_bf16 - found) < 0.01, (in_bf16, found)
+        flags = ("--adapter", out, "--weights", name, "--prompt", "KING: the", "--threads", 2)
+        text = generated(model, *flags)
+        prompt = re.match(r"(?s)(?:\S+\s+){8}\S+", text)
+        if prompt and len(prompt[0]) < len(text) - 20:
+            longer = generated(model, *flags, "--prompt", prompt[0])
+            assert longer.startswith(text[:len(prompt[0]) + 8]), (name, text, longer)
+
+
 def check_refusals():
     for flags, sentence in ((("--weights", "int8", "-x", 1), "with -x 0 it is accepted"),
                             (("--weights", "int8"), "with -x 0 it is accepted"),
@@ -106,6 +125,7 @@ def main():
         run(TRAINER, "-e", "L2C64H4T64", "-b", 8, "-x", 60, "-l", 3e-3, "-v", 0, "-s", 0, "-o", folder)
         check_losses(folder)
         check_generation(folder)
+        check_adapters(folder, folder)
     print("--weights: perplexity, generation, memory and refusals are as they are to be")
 
 

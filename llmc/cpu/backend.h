@@ -50,6 +50,13 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
     model.offloads_state = sizes.training && offloads(o, "optimizer");
     model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
     model.activations = activation_layout(sizes);
+    if (!model.teacher) return;
+    settle_teacher(model);
+    const GPT2Config& teacher = model.teacher->layout.config;
+    device.scratch_elems =
+        std::max(device.scratch_elems, thread_scratch_elems<floatX>(sizes.T, teacher.C / teacher.NH));
+    device.transposed_elems =
+        std::max<size_t>(device.transposed_elems, matmul_forward_split_elems<floatX>(sizes.rows(), 4 * teacher.C));
 }
 
 // What a process takes beside the other rows of its plan: estimates, rounded up. test_runs compares
@@ -103,6 +110,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
             rows.push_back({"scratch", "slices received", "1/P of gradients", received_elems(model) * 4});
     }
     plan_activations(rows, s);
+    if (model.teacher) plan_teacher(rows, *model.teacher);
     if (s.training && offloads(o, "activations")) plan_offloaded(rows, activation_layout(s));
     const bool split = device.splits_fp32;
     if (transposed_bytes() > 0)
@@ -169,6 +177,10 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         allocate_messages(model, map_memory);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
+    if (GPT2* const teacher = model.teacher.get()) {
+        teacher->params = map_memory(teacher_weight_bytes(*teacher));
+        teacher->acts = (char*)map_memory(teacher->activations.total_bytes);
+    }
     const ActivationBytes in_file = offloaded_activations(model.activations);
     if (s.training && offloads(o, "activations") && in_file.end > in_file.begin) {
         model.offloaded_acts = model.acts + in_file.begin, model.offloaded_acts_end = model.acts + in_file.end;

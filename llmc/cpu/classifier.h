@@ -17,6 +17,7 @@
 #pragma once
 #include <cmath>
 #include "llmc/gpt2/constants.h"
+#include "llmc/cpu/distill.h"
 #include "llmc/cpu/matmul.h"
 
 // The rows of a chunk: enough that reading wte and adding to dwte takes little time beside the
@@ -39,15 +40,9 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
         if (dloss != 0) std::fill(logits, logits + Vp, floatX(0.0f));
         return 0;
     }
-    vfloat highest = broadcast((float)logits[0]), total{};
     const int64_t whole = V / VEC_FLOATS * VEC_FLOATS;
-    for (int64_t i = 0; i < whole; i += VEC_FLOATS) {
-        vfloat v = load(logits + i);
-        highest = v > highest ? v : highest;
-    }
-    float top = max(highest);
-    for (int64_t i = whole; i < V; i++) top = (float)logits[i] > top ? (float)logits[i] : top;
-    const float target_logit = logits[target];
+    const float top = highest_score(logits, V), target_logit = logits[target];
+    vfloat total{};
     // The exponentials are kept until their sum is known: in the logits' place, or where that has
     // 16 bits and would round them, in exps.
     float* kept = exps;
@@ -74,19 +69,26 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
 // (classifier_chunk_rows(rows), Vp) is scratch. If dinp (rows, C) is not null, gradients are
 // computed too: dinp is written, and dwte (Vp, C) is written, or added to if add. If dwte_sums (Vp,
 // C), fp32 scratch, is not null, dwte is summed over the chunks there and then written, so that it
-// is rounded once; add has no effect then.
+// is rounded once; add has no effect then. With a teacher (adapt/distill.h) the loss is a mixture.
 template <class floatX, class floatG>
 void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
-                float* dwte_sums = nullptr) {
+                float* dwte_sums = nullptr, const Teacher<floatX>& teacher = {}) {
     const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(floatG)));
     const int64_t chunk = classifier_chunk_rows(rows);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
         matmul_forward(logits, inp + r * C, wte, (const floatX*)nullptr, n, C, Vp);
+        if (teacher)
+            matmul_forward(teacher.logits, teacher.lnf + r * teacher.C, teacher.wte, (const floatX*)nullptr, n,
+                           teacher.C, Vp);
         parallel_for(n, [&](int64_t i) {
+            floatX* const row = logits + i * Vp;
+            const int target = targets[r + i];
             float* exps = sizeof(floatX) == 2 ? thread_scratch(V) : nullptr;
-            losses[r + i] = softmax_loss_row(logits + i * Vp, targets[r + i], V, Vp, dinp ? dloss : 0.0f, exps);
+            losses[r + i] = teacher && target != IGNORED_TARGET
+                                ? distilled_loss_row(row, teacher.logits + i * Vp, target, V, Vp, dloss, teacher)
+                                : softmax_loss_row(row, target, V, Vp, dinp ? dloss : 0.0f, exps);
         });
         if (dinp && dwte_sums)
             matmul_backward(dinp + r * C, dwte_sums, (float*)nullptr, logits, inp + r * C, wte, n, C, Vp, r > 0);

@@ -24,6 +24,8 @@
   X void matmul_forward(floatX*, const floatX*, const floatX*, const floatX*, int64_t, int64_t, int64_t, floatX*); \
   X void low_rank_forward(floatX*, const floatX*, const floatX*, const floatX*, const floatX*, const floatX*, floatX*, \
                              int64_t, int64_t, int64_t, int64_t, float, floatX*); \
+  X void low_rank_add(floatX*, const floatX*, const floatX*, const floatX*, floatX*, int64_t, int64_t, int64_t, \
+                         int64_t, float, floatX*); \
   X void attention_forward(floatX*, float*, const floatX*, int64_t, int64_t, int64_t, int64_t, const int*, \
                               int64_t, int64_t); \
   X void attention_backward(floatX*, const floatX*, const floatX*, const float*, const floatX*, int64_t, int64_t, \
@@ -44,7 +46,7 @@
   X void low_rank_backward(floatX*, floatG*, floatG*, const floatX*, const floatX*, const floatX*, const floatX*, \
                               const floatX*, floatX*, int64_t, int64_t, int64_t, int64_t, float, bool, const floatX*); \
   X void classifier(float*, floatX*, floatG*, floatX*, const floatX*, const floatX*, const int*, int64_t, int64_t, \
-                       int64_t, int64_t, float, bool, float*); \
+                       int64_t, int64_t, float, bool, float*, const Teacher<floatX>&); \
   X void adamw_update(floatX*, float*, float*, float*, const floatG*, size_t, const UpdateConstants&, uint64_t, \
                          int64_t);
 // clang-format on

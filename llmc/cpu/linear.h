@@ -2,7 +2,7 @@
 // codes (adapt/weight_codes.h). With --lora an adapter adds to a product (low_rank.h).
 #pragma once
 #include "llmc/cpu/kernels.h"
-#include "llmc/model/model.h"
+#include "llmc/model/teacher.h"
 
 // out (rows, OC) = inp (rows, C) times a matrix (OC, C) of layer l, or wte, plus its bias if it has
 // one; and gelu_out (rows, OC) = gelu(out) unless it is null.
@@ -11,13 +11,17 @@ void linear_forward(GPT2& model, int64_t l, int matrix, floatX* out, const float
                     int64_t OC, floatX* gelu_out = nullptr) {
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const floatX *weight = param(matrix), *bias = matrix == WTE ? nullptr : param(matrix + 1);
+    const bool adapted = is_adapted(matrix, model.layout.config);
     if (model.codes)
-        return kernels::coded_matmul(out, inp, model.codes.matrix(matrix, l), bias, rows, gelu_out,
-                                     model.decoded_strip);
-    if (!is_adapted(matrix, model.layout.config))
-        return kernels::matmul_forward(out, inp, weight, bias, rows, C, OC, gelu_out);
+        kernels::coded_matmul(out, inp, model.codes.matrix(matrix, l), bias, rows, adapted ? nullptr : gelu_out,
+                              model.decoded_strip);
+    else if (!adapted) kernels::matmul_forward(out, inp, weight, bias, rows, C, OC, gelu_out);
+    if (!adapted) return;
     const int A = adapter_of(matrix);
     const LowRank& lora = model.layout.config.lora;
+    if (model.codes)
+        return kernels::low_rank_add(out, inp, (const floatX*)param(A), (const floatX*)param(A + 1), act(LOW_RANK),
+                                     rows, C, OC, lora.rank, lora.scale(), gelu_out);
     kernels::low_rank_forward(out, inp, weight, bias, (const floatX*)param(A), (const floatX*)param(A + 1),
                               act(LOW_RANK), rows, C, OC, lora.rank, lora.scale(), gelu_out);
 }

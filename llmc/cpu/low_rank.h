@@ -29,6 +29,34 @@ VEC_INLINE vfloat add_low_rank(vfloat v, const floatX* low, const floatX* adapte
     return v;
 }
 
+// The epilogue that stores finish(row, column, sums, count) in C (M, n), the sums with low (M, R)
+// adapter (R, n) added. A whole register tile is multiplied as those of the large product are.
+template <class floatX, class Finish>
+Epilogue low_rank_epilogue(floatX* C, int64_t n, const floatX* low, const floatX* adapter, int64_t R, Finish finish) {
+    const Epilogue by_vector = epilogue_of(C, n, [=](int64_t row, int64_t col, vfloat v, size_t count) {
+        return finish(row, col, add_low_rank(v, low + row * R, adapter, n, R, col, count), count);
+    });
+    if constexpr (sizeof(floatX) == 2) return by_vector;
+    else
+        return [=](const FinishedSums& of) {
+            constexpr int MR = GEMM_MR, NV = GEMM_NV;
+            if (of.rows < MR || of.columns < GEMM_NR) return by_vector(of);
+            const Finish finish_one = finish;  // a copy, which stays in registers
+            vfloat sums[MR][NV];
+            const float* rows[MR];
+            for (int i = 0; i < MR; i++) {
+                rows[i] = low + (of.row + i) * R;
+                for (int j = 0; j < NV; j++) sums[i][j] = load(of.sums + i * of.stride + j * VEC_FLOATS);
+            }
+            multiply_tile<MR, NV>(sums, rows, 1, adapter + of.column, n, R);
+            for (int i = 0; i < MR; i++)
+                for (int j = 0; j < NV; j++) {
+                    const int64_t row = of.row + i, column = of.column + j * VEC_FLOATS;
+                    store(C + row * n + column, finish_one(row, column, sums[i][j], (size_t)VEC_FLOATS));
+                }
+        };
+}
+
 // out (rows, OC), and gelu_out (rows, OC) if it is not null, as matmul_forward() writes them, with
 // the adapter. low (rows, R) is scratch.
 template <class floatX>
@@ -37,21 +65,38 @@ void low_rank_forward(floatX* out, const floatX* inp, const floatX* weight, cons
                       floatX* gelu_out = nullptr) {
     const Range range(work::low_rank(rows, C, OC, R, gelu_out, sizeof(floatX)));
     scaled_product(low, inp, A, rows, C, R, scale);
-    const auto add_adapter = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+    const auto finish = [=](int64_t row, int64_t col, vfloat v, size_t count) {
         if (bias) v += load_some(bias + col, count);
-        v = add_low_rank(v, low + row * R, B, OC, R, col, count);
         if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
         return v;
     };
     const MatrixView<floatX> A_view{inp, C, 1}, B_view{weight, 1, C};
     if (rows > MATMUL_FEW_ROWS)
-        return gemm(out, OC, A_view, B_view, rows, OC, C, false, epilogue_of(out, OC, add_adapter));
+        return gemm(out, OC, A_view, B_view, rows, OC, C, false, low_rank_epilogue(out, OC, low, B, R, finish));
     matmul_forward(out, inp, weight, (const floatX*)nullptr, rows, C, OC);
     for (int64_t row = 0; row < rows; row++)
         for_each_vector(OC, [&](size_t col, size_t count) {
             floatX* at = out + row * OC + col;
-            store_some(at, add_adapter(row, col, load_some(at, count), count), count);
+            const vfloat v = add_low_rank(load_some(at, count), low + row * R, B, OC, R, (int64_t)col, count);
+            store_some(at, finish(row, (int64_t)col, v, count), count);
         });
+}
+
+// Adds the adapter to out (rows, OC), a product of inp (rows, C) with a matrix in codes
+// (adapt/weight_codes.h), and writes gelu_out (rows, OC) if it is not null. low (rows, R) is
+// scratch.
+template <class floatX>
+void low_rank_add(floatX* out, const floatX* inp, const floatX* A, const floatX* B, floatX* low, int64_t rows,
+                  int64_t C, int64_t OC, int64_t R, float scale, floatX* gelu_out = nullptr) {
+    scaled_product(low, inp, A, rows, C, R, scale);
+    parallel_for(rows, [&](int64_t row) {
+        for_each_vector(OC, [&](size_t col, size_t count) {
+            floatX* at = out + row * OC + col;
+            const vfloat v = add_low_rank(load_some(at, count), low + row * R, B, OC, R, (int64_t)col, count);
+            store_some(at, v, count);
+            if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
+        });
+    });
 }
 
 // dinp (rows, C) is written, times gelu'(pre_gelu) if that is not null; dA (R, C) and dB (R, OC)
@@ -69,10 +114,9 @@ void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout,
     matmul_backward(none, dA, no_bias, dlow, inp, none, rows, C, R, add);
     matmul_backward(none, dB, no_bias, low, dout, none, rows, OC, R, add);
     if (!dinp) return;
-    const auto add_adapter = [=](int64_t row, int64_t col, vfloat v, size_t count) {
-        v = add_low_rank(v, dlow + row * R, A, C, R, col, count);
+    const auto finish = [=](int64_t row, int64_t col, vfloat v, size_t count) {
         return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
     };
     gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
-         epilogue_of(dinp, C, add_adapter), pre_gelu);
+         low_rank_epilogue(dinp, C, (const floatX*)dlow, A, R, finish), pre_gelu);
 }

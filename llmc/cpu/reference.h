@@ -30,6 +30,7 @@
 #include <cmath>
 #include <cstdint>
 #include <vector>
+#include "llmc/cpu/reference_distill.h"
 #include "llmc/gpt2/activation_codes.h"
 #include "llmc/gpt2/constants.h"
 #include "llmc/gpt2/dropout.h"
@@ -409,17 +410,24 @@ static inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 //
 // losses (rows) is written, from inp (rows,C), wte (Vp,C), targets (rows). logits (rows,Vp) is
 // scratch; with gradients, Dlogits replaces the logits there. If dinp (rows,C) is not null, it is
-// written, and dwte (Vp,C) is written, or added to if add. The last argument is for bf16 alone.
+// written, and dwte (Vp,C) is written, or added to if add. The argument without a name is for bf16
+// alone; a teacher changes the losses (adapt/distill.h).
 template <class floatX>
 void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
-                float* = nullptr) {
+                float* = nullptr, const Teacher<floatX>& teacher = {}) {
     matmul_forward(logits, inp, wte, (const floatX*)nullptr, rows, C, Vp);
+    if (teacher) matmul_forward(teacher.logits, teacher.lnf, teacher.wte, (const floatX*)nullptr, rows, teacher.C, Vp);
     for (int64_t r = 0; r < rows; r++) {
         floatX* x = logits + r * Vp;
         if (targets[r] == IGNORED_TARGET) {
             losses[r] = 0;
             for (int64_t v = 0; v < Vp && dinp; v++) x[v] = 0;
+            continue;
+        }
+        if (teacher) {
+            losses[r] = reference::distilled_loss_row(x, teacher.logits + r * Vp, targets[r], V, Vp,
+                                                      dinp ? dloss : 0.0f, teacher);
             continue;
         }
         float highest = -INFINITY;

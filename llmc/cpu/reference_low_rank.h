@@ -16,12 +16,11 @@ void low_product(floatX* low, const floatX* inp, const floatX* A, int64_t rows, 
             low[r * R + k] = scale * sum;
         }
 }
+// out (rows, OC) += low B.
 template <class floatX>
-void low_rank_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, const floatX* A,
-                      const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R, float scale,
-                      floatX* gelu_out = nullptr) {
+void low_rank_add(floatX* out, const floatX* inp, const floatX* A, const floatX* B, floatX* low, int64_t rows,
+                  int64_t C, int64_t OC, int64_t R, float scale, floatX* gelu_out = nullptr) {
     low_product(low, inp, A, rows, C, R, scale);
-    matmul_forward(out, inp, weight, bias, rows, C, OC);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t o = 0; o < OC; o++) {
             float sum = out[r * OC + o];
@@ -29,6 +28,13 @@ void low_rank_forward(floatX* out, const floatX* inp, const floatX* weight, cons
             out[r * OC + o] = sum;
         }
     if (gelu_out) gelu_forward(gelu_out, out, rows * OC);
+}
+template <class floatX>
+void low_rank_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, const floatX* A,
+                      const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R, float scale,
+                      floatX* gelu_out = nullptr) {
+    matmul_forward(out, inp, weight, bias, rows, C, OC);
+    low_rank_add(out, inp, A, B, low, rows, C, OC, R, scale, gelu_out);
 }
 template <class floatX, class floatG>
 void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout, const floatX* inp,

@@ -40,6 +40,7 @@ struct Sizes {
     bool compressed_activations = false;  // --compress-activations 1
     bool compressed_gradients = false;    // travel compressed between processes (compress/gradient_codes.h)
     bool inputs_on_host = false;          // of segments: a GPU keeps INPUT_PLACES of them (cuda/offload.cuh)
+    double teacher_flops = 0;             // of a token: the forward pass of --teacher
     int64_t shards = 0;                   // processes among which a bucket is in slices; 0: all
 
     int64_t rows() const { return B * T; }

@@ -87,6 +87,9 @@ struct GPT2 {
     float* average = nullptr;  // --ema: of the weights in this rank's slices (optim/average.h), or null
     bool averages = false;
 
+    std::shared_ptr<GPT2> teacher;  // --teacher: what this model learns from (adapt/distill.h), or null
+    float teacher_share = 0, teacher_temperature = 1;
+
     Optimizer optimizer = ADAMW;                                    // --optimizer
     bool offloads_state = false;                                    // m, v and master lie in a file (cpu/offload.h)
     char *offloaded_acts = nullptr, *offloaded_acts_end = nullptr;  // the part of acts that does

@@ -8,35 +8,9 @@
 #include "llmc/base/check.h"
 #include "llmc/optim/optimizers.h"
 #include "llmc/optim/schedule.h"
-#include "llmc/options/option_values.h"
+#include "llmc/options/option_row.h"
 
 constexpr const char* TRAINER_VERSION = "gpt2 trainer 0.1";
-
-// The groups of flags in --help, as option_table() numbers them.
-constexpr const char* OPTION_GROUPS[] = {"data",
-                                         "model",
-                                         "training",
-                                         "learning rate",
-                                         "evaluation and samples",
-                                         "checkpoints and logs",
-                                         "speed and memory",
-                                         "several processes",
-                                         "about the program"};
-constexpr int NUM_OPTION_GROUPS = sizeof(OPTION_GROUPS) / sizeof(*OPTION_GROUPS), EVERYDAY = 16;
-
-struct OptionRow {
-    int group;                           // one of OPTION_GROUPS; | EVERYDAY if --help without `all` shows it
-    const char *short_name, *long_name;  // "-b", or "" for none; "--batch-size"
-    std::string Options::*text;          // where the value goes: exactly one of text, whole, real
-    int64_t Options::*whole;
-    double Options::*real;
-    double lowest, highest;                     // of whole and real; lowest also the fewest bytes of text
-    const char *accepted, *fallback, *meaning;  // for --help; text: a list "a, b" in accepted is all it accepts
-    // Whether lowest and highest themselves are accepted. A value must always be finite.
-    enum Bounds { CLOSED, ABOVE_LOWEST, BELOW_HIGHEST, ABOVE_LOWEST_CLOSED } bounds = CLOSED;
-    bool takes_value = true;
-    bool fp32 = false;  // used as fp32: the value must be accepted after rounding, too
-};
 
 // The rates that optimizers have unless -l is given: "3e-4; adam: 0.001, sgd: 0.3".
 inline std::string usual_rates() {
@@ -156,6 +130,12 @@ inline const std::vector<OptionRow>& option_table() {
              "what adapters add is multiplied by this, over the rank"),
         text(MODEL, "", "--adapter", &O::adapter, "file or folder", "none",
              "adapters that --lora has trained of the model of -e: a model_*.bin of that run, or its folder"),
+        text(TRAINING, "", "--teacher", &O::teacher, "file or folder", "none",
+             "a model of the same vocabulary, from whose predictions the model learns, too"),
+        real(TRAINING, "", "--distill", &O::distill, 0, 1, R::CLOSED, "0..1", "0.5",
+             "with --teacher: the share of its predictions in the loss; the rest is the cross-entropy"),
+        single(TRAINING, "", "--distill-temperature", &O::distill_temperature, 0, 1000, R::ABOVE_LOWEST_CLOSED,
+               "0<..1000", "2", "with --teacher: scores are divided by it where its predictions are compared"),
         real(
             TRAINING, "", "--ema", &O::ema, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
             "keeps an average of the weights, of which each update keeps this share: validated beside the weights, and "

@@ -14,6 +14,8 @@ struct Options {
     std::string train = "all", lora_on = "qkv,attproj,fc,fcproj", adapter;
     int64_t lora = 0;
     double lora_alpha = 0;  // 0: twice the rank
+    std::string teacher;
+    double distill = 0.5, distill_temperature = 2;
     int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0, overwrite = 0;
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";

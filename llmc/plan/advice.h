@@ -71,7 +71,7 @@ inline void advise_on_batch(std::vector<std::string>& advice, const AdviceInput&
 // Advises where Newton-Schulz takes more FLOPs than the model: it takes the same in each step,
 // however few its tokens are.
 inline void advise_on_muon(std::vector<std::string>& advice, const AdviceInput& in) {
-    const double model_flops = in.step_tokens * flops_per_token(in.sizes.config, in.sizes.T);
+    const double model_flops = in.step_tokens * flops_per_token(in.sizes);
     const double times = orthogonalize_flops(in.sizes, 1) / model_flops;
     if (times > 1)
         advice.push_back(
@@ -83,7 +83,7 @@ inline void advise_on_muon(std::vector<std::string>& advice, const AdviceInput& 
 // All sentences, without "warning: ".
 inline std::vector<std::string> advice_on(const AdviceInput& in) {
     std::vector<std::string> advice;
-    const double run_flops = in.steps * in.step_tokens * flops_per_token(in.sizes.config, in.sizes.T);
+    const double run_flops = in.steps * in.step_tokens * flops_per_token(in.sizes);
     if (!in.sizes.training) return advice;
     if (in.planned_bytes > in.allowed_bytes)
         advice.push_back(

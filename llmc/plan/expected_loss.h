@@ -1,5 +1,5 @@
 // What loss to expect of a model with N parameters after D tokens, from runs on the bytes of
-// Shakespeare (dev/scaling.py, which writes the table; dev/course/35-scaling.md).
+// Shakespeare (dev/scaling.py, which writes the table; dev/course/34-scaling.md).
 #pragma once
 #include <algorithm>
 #include <cmath>

@@ -4,7 +4,7 @@
 #include "llmc/base/text.h"
 #include "llmc/gpt2/activations.h"
 #include "llmc/comm/comm.h"
-#include "llmc/model/model.h"
+#include "llmc/model/teacher.h"
 
 struct PlanRow {
     std::string category, name, shape;
@@ -96,6 +96,16 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     }
 }
 
+// The teacher's rows. Its weights are read one tensor at a time, as fp32.
+inline void plan_teacher(std::vector<PlanRow>& rows, const GPT2& teacher) {
+    const GPT2Config& c = teacher.layout.config;
+    int64_t largest = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, c) * 4);
+    rows.push_back({"teacher", "weights", format("L%dC%dH%d", c.L, c.C, c.NH), teacher_weight_bytes(teacher)});
+    rows.push_back({"teacher", "activations", "of one layer", teacher.activations.total_bytes});
+    rows.push_back({"teacher", "weights on load", "one tensor", largest});
+}
+
 // The weights before an update, of which --log-tensors needs a copy, but with AdamW (tensor_log.h).
 inline int64_t weights_before_bytes(const GPT2& model, const Options& o) {
     return o.log_tensors > 0 && model.optimizer != ADAMW ? model.layout.total_elems() / comm.shards.processes * 4 : 0;
@@ -125,6 +135,14 @@ inline double flops_per_token(const GPT2Config& c, int64_t T) {
     for (int64_t l = 0; l < c.L; l++) seen += twice_seen((double)T, (double)c.window.of_layer(l));
     return 6 * matmul_params + 3.5 * 2 * seen * c.C;
 }
+// Of a model that is only evaluated.
+inline double forward_flops_per_token(const GPT2Config& c, int64_t T) {
+    double flops = 2 * ((double)c.V * c.C + (double)c.L * 12 * c.C * c.C);
+    for (int64_t l = 0; l < c.L; l++) flops += 2 * twice_seen((double)T, (double)c.window.of_layer(l)) * (double)c.C;
+    return flops;
+}
+// Of a token of a run, which may have a teacher.
+inline double flops_per_token(const Sizes& s) { return flops_per_token(s.config, s.T) + s.teacher_flops; }
 
 inline void print_plan_rows(FILE* out, const std::vector<PlanRow>& rows) {
     int64_t category_bytes = 0;

@@ -49,6 +49,7 @@ inline void print_recompute_levels(const Options& o, const Sizes& s, int64_t run
 inline int64_t trial_bytes(const GPT2& model, const Options& o, Sizes s) {
     GPT2 trial;
     trial.format = model.format, trial.backend = model.backend;
+    if (model.teacher) trial.teacher = new_teacher(model.teacher->layout.config);
     trial.layout = parameter_layout(s.config, s.slices(), !o.weights.empty());
     s.recompute = o.recompute, s.recompute_every = std::max<int64_t>(1, o.recompute_every);
     s.compressed_activations = o.compress_activations;

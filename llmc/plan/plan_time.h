@@ -102,6 +102,7 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     add(work::matmul(n, C, 4 * C, true, x), forwards + (fuses_gelu ? gelus_again : 0));
     add(work::matmul(n, 4 * C, C, false, x), forwards);
     add(work::gelu(n * 4 * C, x), fuses_gelu ? 0 : gelus_again);
+    add({{"teacher"}, n * s.teacher_flops}, s.teacher_flops > 0 ? m : 0);
     add(work::classifier(n, C, (double)c.Vp, true, x, written), m);
     add(work::layernorm_backward(n, C, x), m * (2 * L + 1));
     add(work::matmul_backward(n, 4 * C, C, true, x, written), layers);

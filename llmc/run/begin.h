@@ -9,6 +9,7 @@
 #include "llmc/run/describe.h"
 #include "llmc/run/out_dir.h"
 #include "llmc/run/start_adapted.h"
+#include "llmc/run/start_teacher.h"
 #include "llmc/run/trace_file.h"
 
 // "gpt2 trainer 0.1, bf16, GPU kernels".
@@ -66,13 +67,11 @@ inline Sizes settle_run(Run& run) {
     settle_sizes(o, config);
     settle_optimizer(o);
     settle_trained(o, config, run.adapter_file);
-    if (!o.weights.empty() && config.lora.rank > 0)
-        usage_error("--weights %s does not go with adapters; a model that they were merged into is accepted",
-                    o.weights);
     if (resumed) check_same_trained(o, config, run.state);
     check_compression(run.model.format, o);
     check_sync(run.model.format, o);
     check_average(run.model.format, o);
+    settle_teacher(run, config);
     if (comm.rank == 0) check_trained_positions(o);
     if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);
@@ -88,6 +87,7 @@ inline Sizes settle_run(Run& run) {
     sizes.recompute_every = std::max<int64_t>(1, o.recompute_every), sizes.end_of_text = o.end_of_text;
     sizes.dropout = o.dropout > 0, sizes.compressed_activations = o.compress_activations;
     sizes.compressed_gradients = compression_of(o) != NOT_COMPRESSED, sizes.shards = comm.shards.processes;
+    if (run.model.teacher) sizes.teacher_flops = forward_flops_per_token(run.model.teacher->layout.config, T);
     return sizes;
 }
 
@@ -130,6 +130,7 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     if (resumed) advise_on_going_on(run);
     open_trace(run);
     load_weights(run, run.resumed_step);
+    load_teacher(run);
     if (run.model.apart) run.model.backend->meet(run.model, FIRST_MEETING);
     begin_average(run, resumed, run.state.rank_states);
     run.met_step = run.state.step;

@@ -85,5 +85,5 @@ inline void describe_run(Run& run, const Sizes& sizes) {
     if (o.out_dir.empty()) run.logger.note("no -o: nothing of this run is kept");
     else if (comm.rank == 0)
         warn_of_full_disk(o, planned_checkpoint_bytes(sizes, run.model.optimizer, run.model.layout, rows),
-                          run.max_steps);
+                          average_file_bytes(o, sizes), run.max_steps);
 }

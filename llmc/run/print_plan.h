@@ -200,8 +200,9 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     if (s.training) print_recompute_levels(o, s, plan_bytes(rows));
     print_peaks(o, s, plan_bytes(rows), model.backend->host_plan_rows(model, s, o));
     print_fit(model, o, s, plan_bytes(rows), device);
-    if (s.training) print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows));
-    const double model_flops = flops_per_token(c, s.T) * (double)o.total_batch_size;
+    if (s.training)
+        print_disk_plan(o, planned_checkpoint_bytes(s, model.optimizer, model.layout, rows), average_file_bytes(o, s));
+    const double model_flops = flops_per_token(s) * (double)o.total_batch_size;
     const bool compressed = model.compressed.kind != NOT_COMPRESSED;
     const WireBytes bytes{wire_bytes_per_step(model, compressed, o.sync_every), replica_bytes(model)};
     print_flops(model_flops, o, s);

@@ -51,6 +51,7 @@ struct Run {
     FolderLock lock;                           // on the out dir; held by rank 0
     std::unique_ptr<FileReader> model_file;    // the weights' file, opened once and then read
     std::unique_ptr<FileReader> adapter_file;  // that of --adapter, or of the checkpoint of a run with --lora
+    std::unique_ptr<FileReader> teacher_file;  // that of --teacher, until its weights are read
     std::map<int64_t, bool> whole;  // by step: whether a checkpoint that this run has saved or verified is whole
     std::vector<HellaSwagExample> hellaswag;
     std::vector<int> prompt;

@@ -41,6 +41,14 @@ inline void settle_model(Options& o) {
     else o.model = model.path;
 }
 
+// The model file of the newest complete checkpoint in the folder that a flag names.
+inline std::string newest_model(const char* flag, const std::string& folder) {
+    StateHeader header;
+    const int64_t step = newest_checkpoint(folder_to_resume(folder), header);
+    if (step < 0) usage_error("%s %s holds no complete checkpoint", flag, folder);
+    return model_path(folder_to_resume(folder), step);
+}
+
 inline std::string descriptor_of(const GPT2Config& c) { return format("L%dC%dH%dT%dV%d", c.L, c.C, c.NH, c.maxT, c.V); }
 
 // Exit 2 if -e was given, and names a model of another shape than the checkpoint's. A file that

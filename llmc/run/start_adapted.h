@@ -6,12 +6,8 @@
 // The adapters of the model: those in the open file, that of --adapter or of the checkpoint to
 // resume, or those that --lora asks for. Exit 2 if flags ask for others.
 inline void settle_adapters(Options& o, GPT2Config& config, std::unique_ptr<FileReader>& file) {
-    if (!o.adapter.empty() && !is_model_file(o.adapter) && folder_exists(o.adapter)) {
-        StateHeader header;
-        const int64_t step = newest_checkpoint(folder_to_resume(o.adapter), header);
-        if (step < 0) usage_error("--adapter %s holds no complete checkpoint", o.adapter);
-        o.adapter = model_path(folder_to_resume(o.adapter), step);
-    }
+    if (!o.adapter.empty() && !is_model_file(o.adapter) && folder_exists(o.adapter))
+        o.adapter = newest_model("--adapter", o.adapter);
     if (!file && !o.adapter.empty()) file = std::make_unique<FileReader>(o.adapter);
     config.lora = lora_of(o);
     if (!file) {

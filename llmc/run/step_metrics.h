@@ -21,7 +21,8 @@ struct Throughput {
     double flops_per_s, peak;
 };
 inline Throughput throughput(Run& run, double seconds) {
-    const double token_flops = flops_per_token(run.model.layout.config, run.T / run.cuts);
+    const double token_flops =
+        flops_per_token(run.model.layout.config, run.T / run.cuts) + run.model.sizes.teacher_flops;
     const double flops = token_flops * (double)(run.step_windows * run.T);
     const double reached = flops / seconds / (double)comm.processes;
     return {reached, run.model.backend->peak_flops(run.model, reached)};
