@@ -16,6 +16,7 @@ llmc/plan/expected_loss.h, from which --plan says what loss to expect; --page do
 """
 import children
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -53,6 +54,7 @@ def rate_of(size):
     return f"{0.4 / channels(size):.3g}"
 
 
+@functools.lru_cache(None)
 def shape(size):
     """Parameters without positions, and FLOPs of a step, as --plan counts them."""
     plan = children.run(["./train_gpt2_cpu", "--plan", "-e", f"{size}T{T}V257", "-b", WINDOWS, "-t", T], cwd=ROOT)[0]

@@ -497,7 +497,7 @@ def refusals_of_config(folder):
     good = json.loads((folder / "good/config.json").read_text())
     cases = [("activation_function", "gelu", "gelu_new"), ("layer_norm_epsilon", 1e-6, "1e-05"), ("n_inner", 96, "192"),
              ("scale_attn_by_inverse_layer_idx", True, "False"), ("scale_attn_weights", False, "True"),
-             ("add_cross_attention", True, "False"), ("model_type", "llama", "gpt2"), ("n_head", 5, "multiple"),
+             ("add_cross_attention", True, "False"), ("model_type", "opt", "gpt2"), ("n_head", 5, "multiple"),
              ("vocab_size", 70000, "65536"), ("n_layer", 3, "h.2.ln_1.weight"), ("n_layer", 1, "left over"),
              ("n_embd", 51, "shape"), ("n_positions", 34, "wpe.weight"), ("n_layer", "2", "positive"),
              ("vocab_size", None, "positive"), ("tie_word_embeddings", False, "one matrix")]
