@@ -5,12 +5,13 @@
 
 The programs take turns, so that other programs slow all of them down alike: a round is some steps of each. Times are
 the least of all rounds, ratios medians of the rounds. --write puts the table into dev/MEASURED.md. PEFT's steps are
-left out with --without-peft.
+left out with --without-peft. On a machine that others use, --cpu measures the time that one thread of each computes.
 """
 import children
 import argparse
 import csv
 import pathlib
+import resource
 import statistics
 import subprocess
 import sys
@@ -31,12 +32,27 @@ def arguments():
     parser.add_argument("--model", default="d12")
     parser.add_argument("--without-peft", action="store_true")
     parser.add_argument("--peft", action="store_true", help=argparse.SUPPRESS)  # a step for each line of stdin
+    parser.add_argument("--cpu", action="store_true", help="CPU time, on one thread")
     parser.add_argument("--write", action="store_true", help=f"into {readme.MEASURED}")
     return parser.parse_args()
 
 
+def cpu_ms_here(args, *flags):
+    """CPU milliseconds of a step of the trainer: what a run of more steps takes more, of each."""
+    def run_of(steps):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = ["./train_gpt2_cpu", "-e", args.model, "-b", B, "-t", T, "-x", steps, "-v", 0, "-s", 0,
+                   "--threads", 1, *flags]
+        children.run([str(word) for word in command], cwd=ROOT)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return 1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return [(run_of(1 + args.steps) - run_of(1)) / args.steps]
+
+
 def steps_here(args, *flags):
     """Milliseconds of some steps of the trainer."""
+    if args.cpu:
+        return cpu_ms_here(args, *flags)
     with tempfile.TemporaryDirectory() as out:
         command = ["./train_gpt2_cpu", "-e", args.model, "-b", B, "-t", T, "-x", args.steps + 1, "-v", 0, "-s", 0, "-n",
                    0, "--threads", args.threads, "-o", out, "--overwrite", 1, *flags]
@@ -63,12 +79,13 @@ def peft_worker(args):
     @torch.compile
     def loss_of(x, y):
         return torch.nn.functional.cross_entropy(model(input_ids=x).logits.flatten(0, 1), y.flatten())
+    clock = time.process_time if args.cpu else time.perf_counter
     for _ in sys.stdin:
-        begin = time.perf_counter()
+        begin = clock()
         optimizer.zero_grad()
         loss_of(x, y).backward()
         optimizer.step()
-        print(1e3 * (time.perf_counter() - begin), flush=True)
+        print(1e3 * (clock() - begin), flush=True)
 
 
 def measure(args):
@@ -77,8 +94,8 @@ def measure(args):
     worker = None
     if not args.without_peft:
         found[PEFT] = []
-        worker = subprocess.Popen([sys.executable, __file__, "--peft", "--threads", str(args.threads)], text=True,
-                                  stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        worker = subprocess.Popen([sys.executable, __file__, "--peft", "--threads", str(args.threads),
+                                   *["--cpu"][:args.cpu]], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def steps_of_peft():
         times = []
@@ -102,8 +119,8 @@ def measure(args):
 
 def table(args):
     found = measure(args)
-    lines = [f"B {B}, T {T}, fp32, {args.threads} threads, {args.rounds} rounds; {readme.this_cpu()[1]}:", "",
-             "| a step of | ms | of that of all |", "|---|---|---|"]
+    lines = [f"B {B}, T {T}, fp32, {args.threads} thread{'s' * (args.threads > 1)}, {args.rounds} rounds; "
+             f"{readme.this_cpu()[1]}:", "", f"| a step of | {'CPU ' * args.cpu}ms | of that of all |", "|---|---|---|"]
     for name, rounds in found.items():
         ratios = [statistics.median(mine) / statistics.median(full) for mine, full in zip(rounds, found[FULL])]
         lines.append(f"| {name} | {min(map(min, rounds)):,.0f} | {statistics.median(ratios):.2f} |")
@@ -112,6 +129,8 @@ def table(args):
 
 def main():
     args = arguments()
+    if args.cpu:
+        args.threads = 1
     if args.peft:
         return peft_worker(args)
     text = table(args)
