@@ -214,9 +214,9 @@ def test_overlap(folder):
 
 
 def test_offload(folder):
-    """What lies on the host travels while the GPU computes: copies take 20 ms, kernels begin and end meanwhile."""
+    """What lies on the host travels while the GPU computes: copies take 150 ms, kernels begin and end meanwhile."""
     events, _ = trace(folder, SIM, "-f", "0", "-r", "3", "-e", f"L6C{C}H{NH}T{T}V{V}", "--offload", "both",
-                      "--trace-steps", "2:3", before=["env", "CUSIM_COPY_MS=20"])
+                      "--trace-steps", "2:3", before=["env", "CUSIM_COPY_MS=150"])
     spans = tracks(events)
     names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
     check(names[2] == "host to GPU" and names[3] == "GPU to host", f"two streams for copies: {names}")
