@@ -115,7 +115,8 @@ def bucket_table(rounds):
     (ROOT / "build/bucket_mb.svg").write_text(svg.picture(600, 330, charts.SIZE, panel.parts))
     rows = [f"| {mb} | " + " | ".join(f"{best[name, mb]:,.1f} ms" for name in WAYS) + " |" for mb in BUCKET_MB]
     print("\n".join(rows), flush=True)
-    return ["| --bucket-mb | 2 processes, by MPI | by TCP |", "|" + "---|" * 3, *rows]
+    return ["| --bucket-mb | 2 processes, by MPI | by TCP |", "|" + "---|" * 3, *rows, "",
+            "The last one measured as a picture:", "", "![Time of a step by the size of messages](plots/bucket_mb.svg)"]
 
 
 def main():
