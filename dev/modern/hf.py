@@ -69,14 +69,14 @@ def stored_tensors(table):
 
 def is_later(config):
     """Whether config.json is of a family after GPT-2, built or not."""
-    return config.get("model_type") in {**FAMILIES, **NOT_BUILT}
+    return config.get("model_type") in [*FAMILIES, *NOT_BUILT]  # a damaged file may have anything there
 
 
 def rope_theta(path, config):
     """The base of the angles. Ends the script if they are scaled."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = rope.get("rope_type", rope.get("type", "default")) if isinstance(rope, dict) else rope
-    if kind != "default":
+    if kind != "default" or not isinstance(rope, dict):
         fail(f"{path}: its rotary positions are scaled ({kind!r}), which is not built; unscaled ones are accepted")
     if rope.get("partial_rotary_factor", 1.0) != 1.0:
         fail(f"{path}: partial_rotary_factor is {rope['partial_rotary_factor']!r}; 1.0 is built")
@@ -91,7 +91,8 @@ def fields_of(path, config):
     for name, accepted in ACCEPTED.items():
         if config.get(name, accepted[0]) not in accepted:
             fail(f"{path}: {name} is {config[name]!r}, which is not built; {accepted[0]!r} is accepted")
-    others = sorted(set(config.get("layer_types") or []) - {"full_attention"})
+    types = config.get("layer_types") or []
+    others = [each for each in types if each != "full_attention"] if isinstance(types, list) else [types]
     if others:
         fail(f"{path}: layer_types has {others[0]!r}, which is not built; 'full_attention' is accepted")
 

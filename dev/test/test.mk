@@ -225,7 +225,8 @@ $(call check,many_cores,the same bits on 1 to 64 threads and how evenly work is 
 $(call check,elsewhere,builds from and into other folders,,dev/test/portable.sh elsewhere "$(MAKE)")
 $(call check,chaos,runs that are killed and disturbed go on to the same bytes,\
     train_gpt2_cpu build/fail_calls.so,dev/test/chaos/chaos.py)
-$(call check,fuzz_import,damaged safetensors files end the import with one sentence,build/host/model_table,\
+$(call check,fuzz_import,damaged safetensors files end the import with one sentence,\
+    build/host/model_table $(if $(wildcard dev/modern),build/host/modern_table),\
     dev/test/fuzz/import.py --packages || skip "pip install numpy safetensors"; dev/test/fuzz/import.py)
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)

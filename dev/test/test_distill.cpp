@@ -239,7 +239,7 @@ static void refusals() {
     EXPECT(refused("--teacher " + dir("nothing.bin"), 1, "nothing.bin"));
     EXPECT(refused("--teacher " + dir(""), 2, "no complete checkpoint"));
     EXPECT(refused("--teacher " + weights("adapters", 3), 2, "adapters alone"));
-    EXPECT(refused("--distill 0.5", 2, "--teacher") && refused("--distill-temperature 3", 2, "--teacher"));
+    EXPECT(refused("--distill 0.4", 2, "--teacher") && refused("--distill-temperature 3", 2, "--teacher"));
     for (const char* flags : {"--distill 1.5", "--distill -1", "--distill-temperature 0", "--distill-temperature x"})
         EXPECT(refused(taught() + flags, 2, "--distill"));
     EXPECT(refused(taught() + "-x 0", 2, "-x 0"));

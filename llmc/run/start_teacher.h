@@ -1,6 +1,7 @@
 // --teacher, before a run starts: which model it names, whether the run's model can learn from it,
 // its weights.
 #pragma once
+#include "llmc/comm/agree.h"
 #include "llmc/model/teacher.h"
 #include "llmc/plan/plan.h"
 #include "llmc/run/run.h"
@@ -10,9 +11,10 @@
 inline void settle_teacher(Run& run, const GPT2Config& student) {
     Options& o = run.options;
     const bool trains = o.max_steps != 0;
-    for (const char* flag : {"--distill", "--distill-temperature"})
-        if (o.teacher.empty() && o.given.count(flag)) usage_error("%s has no effect without --teacher", flag);
-    if (!trains && o.given.count("--teacher"))
+    const bool share = o.distill != Options().distill;  // what run.json repeats is no wish
+    if (o.teacher.empty() && (share || o.distill_temperature != Options().distill_temperature))
+        usage_error("%s has no effect without --teacher", share ? "--distill" : "--distill-temperature");
+    if (!trains && !o.teacher.empty())
         usage_error("--teacher %s is for training, and -x 0 does not train; without it -x 0 is accepted", o.teacher);
     if (o.teacher.empty() || !trains || o.distill == 0) return;
     if (folder_exists(o.teacher)) o.teacher = newest_model("--teacher", o.teacher);
