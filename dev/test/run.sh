@@ -1,8 +1,8 @@
 #!/bin/sh
-# run.sh MAKE PART...: has make build and run these parts of dev/test/test.mk, then lists what took longest, what was
-# skipped and what failed, and ends with one line: N passed, N failed[, N skipped]. With RERUN=1, for machines whose
-# other users may stop a process for seconds, a part that failed is run once more, alone, when all others have ended; if
-# it then passes, it counts as passed and is listed as UNSTABLE, with what it printed the first time.
+# run.sh MAKE PART...: has make build and run these parts of dev/test/test.mk, then lists what took most processor time,
+# what was skipped and what failed, and ends with one line: N passed, N failed[, N skipped]. With RERUN=1, for machines
+# whose other users may stop a process for seconds, a part that failed is run once more, alone, when all others have
+# ended; if it then passes, it counts as passed and is listed as UNSTABLE, with what it printed the first time.
 [ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 make=$1
 shift
@@ -34,7 +34,8 @@ for part in "$@"; do
     passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
 done
 echo
-echo "the longest, in seconds:"
+cat build/test/*.time | awk -v cores="$cores" '{ sum += $1 }
+    END { printf "%.0f seconds of processor time, %.0f on each of %d cores; most took:\n", sum, sum / cores, cores }'
 sort -rn build/test/*.time | head -n 12 | sed 's/^/    /'
 for part in "$@"; do grep -h '^SKIPPED' "build/test/${part#part-}.log"; done
 for name in $unstable; do echo "UNSTABLE $name failed once and passed alone (build/test/$name.first.log)"; done
