@@ -110,8 +110,8 @@ static void frozen() {
 
 // The same bits, whatever should not change them. flags: of --train or --lora; more: of one run.
 static void same_bits() {
-    for (const std::string flags :
-         {"--train ln,layers=1,lnf ", "--train qkv=0 ", "--lora 3 --lora-on qkv,fcproj ", "--lora 4 "})
+    for (const std::string flags : {"--train ln,layers=1,lnf ", "--train qkv=0 ", "--lora 3 --lora-on qkv,fcproj ",
+                                    "--lora 4 ", "--lora 3 --weights nf4 "})
         for (const std::string& program : {CPU, CPU + " --precision bf16"}) {
             start_test(program + " " + flags + "has the same bits on 1 and 3 threads, at any -r, and when resumed");
             EXPECT(trains_by(program, flags + "-d 64" + in("a")));
@@ -201,7 +201,7 @@ static void adapter_files() {
     const std::string whole = read_whole(weights("lora", 3));
     for (size_t length : {0, 100, 1023, 1024, 5000})
         write_whole(dir("cut.bin"), whole.substr(0, length)), EXPECT(refused(base + "--adapter " + dir("cut.bin"), 1));
-    for (int field : {1, 2, 4, 8, 9, 10}) {
+    for (int field : {1, 2, 4, 8, 9, 10, 13}) {
         std::string broken = whole;
         memset(&broken[field * 4], 0xff, 4);
         write_whole(dir("cut.bin"), broken), EXPECT(refused(base + "--adapter " + dir("cut.bin"), 1));
@@ -215,8 +215,10 @@ static void adapter_files() {
     for (const char* names : {"ln", "qkv,qkv", "qkv,"})
         EXPECT(refused(base + format("--lora 2 --lora-on '%s'", names), 2));
     start_test("a run is not resumed with other tensors to train");
-    const Outcome r = run(CPU + " -y 1 -x 4 --train ln --lora 0" + in("lora"));
-    EXPECT(r.status == 2 && one_line(r.err));
+    for (const char* more : {" --train ln --lora 0", " --weights nf4"}) {
+        const Outcome r = run(CPU + " -y 1 -x 4" + more + in("lora"));
+        EXPECT(r.status == 2 && one_line(r.err));
+    }
 }
 
 static int64_t planned(const std::string& text, const std::string& row) {
@@ -268,7 +270,7 @@ static void kernel_as_reference(const LowRankCase& k) {
                gelu ? gelu_out.data() : nullptr);
     };
     std::vector<float> out(rows * OC), out_gelu(rows * OC), ref(rows * OC), ref_gelu(rows * OC);
-    forward(low_rank_forward<float>, out, out_gelu);
+    forward(low_rank_forward<float, const float*>, out, out_gelu);
     forward(reference::low_rank_forward<float>, ref, ref_gelu);
     EXPECT(error(out, ref) < 1e-5 && (!gelu || error(out_gelu, ref_gelu) < 1e-5));
     matmul_forward(out.data(), inp.data(), weight.data(), bias.data(), rows, C, OC);
@@ -278,14 +280,14 @@ static void kernel_as_reference(const LowRankCase& k) {
     EXPECT(error(out, ref) < 1e-5 && (!gelu || error(out_gelu, ref_gelu) < 1e-5));
     const auto backward = [&](auto kernel, std::vector<std::vector<float>>& d, bool add) {
         std::vector<float> low(2 * round_up(rows * R, 16));
-        kernel(d[0].data(), d[1].data(), d[2].data(), dout.data(), inp.data(), weight.data(), A.data(), B.data(),
-               low.data(), rows, C, OC, R, 0.7f, add, gelu ? pre.data() : nullptr);
+        kernel(d[0].data(), d[1].data(), d[2].data(), dout.data(), inp.data(), (const float*)weight.data(), A.data(),
+               B.data(), low.data(), rows, C, OC, R, 0.7f, add, gelu ? pre.data() : nullptr);
     };
     for (bool add : {false, true}) {
         std::vector<std::vector<float>> ours = {std::vector<float>(rows * C), random_values(R * C, 8),
                                                 random_values(R * OC, 9)},
                                         theirs = ours;
-        backward(low_rank_backward<float, float>, ours, add);
+        backward(low_rank_backward<float, float, const float*>, ours, add);
         backward(reference::low_rank_backward<float, float>, theirs, add);
         for (int i = 0; i < 3; i++) EXPECT(error(ours[i], theirs[i]) < 1e-5);
         theirs[1][0] += 1;  // the comparison can fail

@@ -85,6 +85,7 @@ inline uint64_t trained_identity(const GPT2Config& c) {
     const int64_t lora[] = {c.lora.rank, c.lora.on, (int64_t)(c.lora.alpha * 65536)};
     sum.add(c.trained.data(), c.trained.size() * sizeof(uint32_t));
     sum.add(lora, sizeof(lora));
+    if (c.lora.beside) sum.add(&c.lora.beside, sizeof(c.lora.beside));
     return sum.value() | 1;
 }
 

@@ -12,8 +12,10 @@
 // 4-bit codes come from a table of 16 in a register, those of nf4 rounded to 14 bits as well, so
 // that no sum of 8 products leaves 32 bits.
 //
-// For many rows the arithmetic limits: a strip of the weights at a time is turned into numbers,
-// with which the products of matmul.h compute.
+// For many rows, and where adapters train beside codes, the arithmetic limits: a strip of the
+// weights at a time is turned into numbers, with which the products of matmul.h compute. In the
+// backward pass, where Dinp has a column for each column of the weights, strips are columns: so
+// each of its sums is complete when it is stored.
 #pragma once
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/encoder.h"
@@ -143,6 +145,28 @@ VEC_INLINE void load_scales(float* scales, const fp16* first, int64_t halves) {
     for (; h < halves; h++) scales[h] = first[h];
 }
 
+// The scales of n groups of a row of nf4, from `first` on; writes up to a vector beyond them.
+VEC_INLINE void load_scales(float* scales, const CodeMatrix& m, int64_t row, int64_t first, int64_t n) {
+    const uint8_t* const codes = m.scale_codes(row) + first;
+    for (int64_t h = 0; h < n;) {
+        const int64_t at = row * m.row_groups() + first + h, count = std::min(n - h, NF4_GROUP - at % NF4_GROUP);
+        const float group = m.mean()[1 + at / NF4_GROUP], mean = *m.mean();
+        for (int64_t i = h; i < h + count; i += VEC_FLOATS) {
+            const vint code = load((const int8_t*)codes + i) & 255;
+            vfloat v;
+#if defined(__AVX512F__)
+            v = (vfloat)_mm512_i32gather_ps((__m512i)code, SCALE_VALUES.data(), 4);
+#elif defined(__AVX2__)
+            v = (vfloat)_mm256_i32gather_ps(SCALE_VALUES.data(), (__m256i)code, 4);
+#else
+            for (int j = 0; j < VEC_FLOATS; j++) v[j] = SCALE_VALUES[code[j]];
+#endif
+            store(scales + i, v * group + mean);
+        }
+        h += count;
+    }
+}
+
 // sums + x times a group of 4-bit codes of FORMAT, whose scales are at `scales`.
 template <WeightFormat FORMAT>
 VEC_INLINE vfloat add_group(vfloat sums, const int16_t* x, const uint8_t* group, const WholeLevels& table,
@@ -187,14 +211,10 @@ VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const Co
             continue;
         }
         constexpr int64_t BLOCK = FORMAT == WEIGHTS_INT4 ? INT4_BLOCK : NF4_BLOCK;
-        float converted[STREAMS][CODES_AT_ONCE / INT4_BLOCK];
-        const float* scales[STREAMS];
-        for (int s = 0; s < STREAMS; s++) {
-            scales[s] = m.scales(row + s * stride) + c / BLOCK;
-            if (FORMAT != WEIGHTS_INT4) continue;
-            load_scales(converted[s], m.half_scales(row + s * stride) + c / BLOCK, (end - c) / BLOCK);
-            scales[s] = converted[s];
-        }
+        float scales[STREAMS][CODES_AT_ONCE / BLOCK + VEC_FLOATS];
+        for (int s = 0; s < STREAMS; s++)
+            if (FORMAT == WEIGHTS_NF4) load_scales(scales[s], m, row + s * stride, c / BLOCK, (end - c) / BLOCK);
+            else load_scales(scales[s], m.half_scales(row + s * stride) + c / BLOCK, (end - c) / BLOCK);
         for (int64_t i = c; i < end; i += CODE_GROUP)
 #pragma GCC unroll 4
             for (int s = 0; s < STREAMS; s++) {
@@ -242,28 +262,43 @@ void coded_matmul_row(floatX* out, const floatX* inp, const CodeMatrix& m, const
 }
 
 // out (rows, OC) = inp (rows, C) m^T + bias (OC), and gelu_out = gelu(out), as matmul_forward().
-// scratch: WeightCodes::strip_elems() elements.
+// scratch: WeightCodes::strip_elems() elements. Inputs are not rounded to whole numbers if exact.
 template <class floatX>
 void coded_matmul(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, int64_t rows,
-                  floatX* gelu_out, void* scratch) {
-    const int64_t C = m.C, OC = m.rows, strip = WeightCodes::strip_rows(m);
+                  floatX* gelu_out, void* scratch, bool exact = false) {
+    const int64_t C = m.C, OC = m.rows;
     KernelWork work = work::matmul(rows, C, OC, gelu_out, sizeof(floatX));
     work.bytes += m.bytes() - C * OC * (int64_t)sizeof(floatX);
     const Range range(work);
     const auto row_product = m.format == WEIGHTS_INT8   ? coded_matmul_row<WEIGHTS_INT8, floatX>
                              : m.format == WEIGHTS_INT4 ? coded_matmul_row<WEIGHTS_INT4, floatX>
                                                         : coded_matmul_row<WEIGHTS_NF4, floatX>;
-    for (int64_t r = 0; r < rows && rows <= MATMUL_FEW_ROWS; r++)
+    const bool in_strips = exact || rows > MATMUL_FEW_ROWS;
+    for (int64_t r = 0; r < rows && !in_strips; r++)
         row_product(out + r * OC, inp + r * C, m, bias, gelu_out ? gelu_out + r * OC : nullptr, (int16_t*)scratch);
-    for (int64_t o = 0; o < OC && rows > MATMUL_FEW_ROWS; o += strip) {
-        const int64_t columns = std::min(strip, OC - o);
-        floatX* const weights = (floatX*)scratch;
-        parallel_ranges(columns, 16, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; i++) decode_row(weights + i * C, m, o + i);
-        });
-        matmul_forward_many_rows<floatX>(out + o, inp, weights, bias ? bias + o : nullptr, rows, C, columns,
-                                         gelu_out ? gelu_out + o : nullptr, OC);
-    }
+    if (!in_strips) return;
+    for_row_strips(InStrips<floatX>{m, (floatX*)scratch}, OC, [&](const floatX* weights, int64_t first, int64_t n) {
+        matmul_forward_many_rows<floatX>(out + first, inp, weights, bias ? bias + first : nullptr, rows, C, n,
+                                         gelu_out ? gelu_out + first : nullptr, OC);
+    });
+}
+
+// dinp (rows, C) = dout (rows, OC) m, as matmul_backward() writes it.
+template <class floatX>
+void coded_backward(floatX* dinp, const floatX* dout, const CodeMatrix& m, int64_t rows, void* scratch,
+                    const floatX* pre_gelu = nullptr) {
+    const int64_t C = m.C, OC = m.rows;
+    KernelWork work = work::matmul(rows, C, OC, false, sizeof(floatX));
+    work.bytes += m.bytes() - C * OC * (int64_t)sizeof(floatX);
+    const Range range(work);
+    for_column_strips(InStrips<floatX>{m, (floatX*)scratch}, C, [&](const floatX* weights, int64_t first, int64_t n) {
+        const floatX* const before = pre_gelu ? pre_gelu + first : nullptr;
+        const auto through_gelu = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+            return v * gelu_derivative(load_some(before + row * C + col, count));
+        };
+        gemm(dinp + first, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weights, n, 1}, rows, n, OC, false,
+             before ? epilogue_of(dinp + first, C, through_gelu) : nullptr, before);
+    });
 }
 
 // As encoder_forward(), with wte in codes.
@@ -275,24 +310,23 @@ void coded_encoder(floatX* out, const int* inp, const CodeMatrix& wte, const flo
     parallel_ranges(B * T, 16, [&](int64_t begin, int64_t end) {
         float* const token = thread_scratch(C);
         for (int64_t row = begin; row < end; row++) {
-            decode_row(token, wte, inp[row]);
+            decode_row(token, wte, inp[row], 0, C);
             add_row(out + row * C, token, wpe + (first + row % T) * C, C);
         }
     });
 }
 
-// As classifier() without gradients, with wte in codes.
+// As classifier(), with wte in codes, which has no gradient.
 template <class floatX>
-void coded_classifier(float* losses, floatX* logits, const floatX* inp, const CodeMatrix& wte, const int* targets,
-                      int64_t rows, int64_t V, void* scratch) {
+void coded_classifier(float* losses, floatX* dinp, floatX* logits, const floatX* inp, const CodeMatrix& wte,
+                      const int* targets, int64_t rows, int64_t V, float dloss, void* scratch,
+                      const Teacher<floatX>& teacher = {}) {
     const int64_t C = wte.C, Vp = wte.rows, chunk = classifier_chunk_rows(rows);
-    const Range range(work::classifier(rows, C, Vp, false, sizeof(floatX), 0));
+    const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), 0));
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
-        coded_matmul(logits, inp + r * C, wte, (const floatX*)nullptr, n, (floatX*)nullptr, scratch);
-        parallel_for(n, [&](int64_t i) {
-            float* exps = sizeof(floatX) == 2 ? thread_scratch(V) : nullptr;
-            losses[r + i] = softmax_loss_row(logits + i * Vp, targets[r + i], V, Vp, 0.0f, exps);
-        });
+        coded_matmul(logits, inp + r * C, wte, (const floatX*)nullptr, n, (floatX*)nullptr, scratch, dinp != nullptr);
+        chunk_losses(losses + r, logits, targets + r, r, n, V, Vp, dinp ? dloss : 0, teacher);
+        if (dinp) coded_backward(dinp + r * C, logits, wte, n, scratch);
     }
 }

@@ -187,6 +187,7 @@ inline BucketSlice kept_weights(const GPT2& model) { return model.weight_places.
 inline ElementRange kept_elements(const GPT2& model, int tensor, int64_t layer) {
     const ParameterLayout& layout = model.layout;
     const int64_t elems = tensor_elems(tensor, layout.config);
+    if (model.codes && is_product_matrix(tensor)) return {0, 0};
     if (!trains(layout.config, tensor, layer)) return {0, elems};
     return kept_weights(model).within(layout, layout.bucket_of(tensor, layer), layout.offset_in_bucket(tensor, layer),
                                       elems);
