@@ -82,7 +82,8 @@ def read_adapter(path):
         fail(f"{path} is no adapter file; --lora writes them")
     adapter = Adapter(header, {})
     C, rank = adapter.sizes["C"], adapter.rank
-    if not (0 < rank <= MOST_RANK and 0 < adapter.on < 16 and adapter.beside and 0 < C <= 65536 and 0 < adapter.sizes["L"] <= 1000):
+    shape = 0 < C <= 65536 and 0 < adapter.sizes["L"] <= 1000
+    if not (0 < rank <= MOST_RANK and 0 < adapter.on < 16 and adapter.beside and shape):
         fail(f"{path} is damaged: its header makes no sense")
     dtype, at = DTYPES[adapter.version], HEADER_BYTES
     for i in adapter.matrices():

@@ -137,18 +137,39 @@ static double difference(const std::string& a, const std::string& b) {
 }
 static void processes() {
     for (const std::string flags : {"--train ln,layers=1,lnf ", "--lora 4 "}) {
-        start_test(flags + "has the same numbers with 1, 2 and 3 processes, and -z 0 and 1 the same bits");
+        const bool alike = flags.find('=') == flags.npos;  // all layers
+        start_test(flags + "has the same numbers with 1, 2 and 3 processes, and all -z that it can have the same bits");
         EXPECT(passed(run(several(CPU, 1, FLAGS + flags + in("one")))));
         for (int n : {2, 3}) {
             EXPECT(passed(run(several(CPU, n, FLAGS + flags + in("z0")))));
-            EXPECT(passed(run(several(CPU, n, FLAGS + flags + "-z 1" + in("z1")))));
-            EXPECT(difference("one", "z0") < 1e-5 && same_files(weights("z0", 3), weights("z1", 3)));
-            for (int rank = 0; rank < n; rank++) EXPECT(same_files(state("z0", 3, rank), state("z1", 3, rank)));
+            EXPECT(difference("one", "z0") < 1e-5);
+            for (int stage = 1; stage <= (alike ? 3 : 1); stage++) {
+                EXPECT(passed(run(several(CPU, n, format("%s%s-z %d", FLAGS, flags, stage) + in("z1")))));
+                EXPECT(same_files(weights("z0", 3), weights("z1", 3)));
+                for (int rank = 0; rank < n; rank++) EXPECT(same_files(state("z0", 3, rank), state("z1", 3, rank)));
+            }
         }
-        EXPECT(passed(run(several(CPU, 3, FLAGS + flags + "-z 1 -x 2" + in("z1")))));
+        EXPECT(passed(run(several(CPU, 3, FLAGS + flags + (alike ? "-z 3 -x 2" : "-z 1 -x 2") + in("z1")))));
         EXPECT(passed(run(MPIRUN + ("-np 2 " + CPU) + " -y 1 -x 3" + in("z1"))));
         EXPECT(difference("one", "z1") < 1e-5);
     }
+}
+
+// Optimizers that look at whole tensors, or keep small state: sharded and resumed as without.
+static void other_optimizers() {
+    for (const char* optimizer : {"lamb", "adafactor", "sm3", "adamw8bit", "lion"})
+        for (const char* train : {"--lora 4", "--train ln,qkv"}) {
+            const std::string flags = format("%s --optimizer %s ", train, optimizer);
+            start_test(flags + "has the same bits with any -z, and when resumed; the rest stays as it was");
+            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + in("z0")))));
+            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + "-z 3" + in("z3")))));
+            EXPECT(same_files(weights("z0", 3), weights("z3", 3)));
+            for (int rank = 0; rank < 2; rank++) EXPECT(same_files(state("z0", 3, rank), state("z3", 3, rank)));
+            EXPECT(trains_by(CPU, flags + in("a")) && trains_by(CPU, flags + "-x 2" + in("b")));
+            EXPECT(passed(run(CPU + " -y 1 -x 3" + in("b"))));
+            EXPECT(same_files(weights("a", 3), weights("b", 3)) && same_files(state("a", 3), state("b", 3)));
+            EXPECT(difference("a", "z0") < 1e-4);
+        }
 }
 
 static void simulated() {
@@ -206,10 +227,11 @@ static void adapter_files() {
         memset(&broken[field * 4], 0xff, 4);
         write_whole(dir("cut.bin"), broken), EXPECT(refused(base + "--adapter " + dir("cut.bin"), 1));
     }
-    for (const char* more :
-         {"-z 2", "--optimizer muon", "--optimizer adafactor", "--sync-every 2", "-d 64 --noise-scale 1",
-          "--compress-gradients 8bit", "--offload optimizer", "--log-tensors 1"})
+    for (const char* more : {"--optimizer muon", "--sync-every 2", "-d 64 --noise-scale 1", "--compress-gradients 8bit",
+                             "--offload optimizer", "--log-tensors 1"})
         EXPECT(refused(base + "--lora 4 " + more, 2) && refused(std::string("--train ln ") + more, 2));
+    for (const char* more : {"-z 2", "-z 3", "--optimizer adafactor", "--optimizer adamw8bit"})
+        EXPECT(refused(std::string("--train layers=1 ") + more, 2));
     for (const char* names : {"lm", "ln,,wte", "wte=1", "ln=2", "ln=1-0", "ln=", "ln=-1"})
         EXPECT(refused(format("--train '%s'", names), 2));
     for (const char* names : {"ln", "qkv,qkv", "qkv,"})
@@ -353,6 +375,6 @@ int main(int argc, char** argv) {
         skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
         return report_and_clean();
     }
-    if (wanted("processes")) processes();
+    if (wanted("processes")) processes(), other_optimizers();
     return report_and_clean();
 }

@@ -161,7 +161,7 @@ static void layers(WeightFormat weight_format, int64_t OC, int64_t C, int64_t ro
     EXPECT(fast() == first);
     device.threads = 2;
     // The comparisons fail if the codes of a row are another row's.
-    std::swap_ranges(coded.m.codes(0), coded.m.codes(1), coded.m.codes(OC - 1));
+    std::swap_ranges(coded.m.codes(2), coded.m.codes(3), coded.m.codes(OC - 1));
     for (size_t i = 0; i < 4; i++) EXPECT(!(relative_error(fast()[i], naive[i]) < bound));
 }
 
@@ -235,6 +235,7 @@ static void same_as_others() {
 int main() {
     device.threads = 2;
     device.scratch_elems = thread_scratch_elems<bf16>(1, 64) + thread_scratch_elems<float>(1, 64);
+    device.transposed_elems = backward_transposed_elems<bf16>(33, 1600, 128);
     allocate_scratch();
     same_as_others();
     for (WeightFormat weight_format : {WEIGHTS_INT8, WEIGHTS_INT4, WEIGHTS_NF4}) {

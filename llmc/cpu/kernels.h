@@ -6,7 +6,7 @@
 #include "llmc/cpu/optimizer_passes.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
-#include "llmc/cpu/code_products.h"
+#include "llmc/cpu/coded_layers.h"
 #include "llmc/cpu/directions.h"
 #include "llmc/cpu/dropout.h"
 #include "llmc/cpu/encoder.h"

@@ -1,5 +1,5 @@
 // Codes of weights on a CPU: made of numbers, and turned into numbers again; formulas:
-// llmc/adapt/weight_codes.h. Products with them: code_products.h.
+// llmc/adapt/weight_codes.h. Products with them: code_products.h, coded_layers.h.
 #pragma once
 #include <vector>
 #include "llmc/adapt/weight_codes.h"
@@ -155,10 +155,6 @@ struct InStrips {
 // Calls product(weights, first, n) for strips of rows of a matrix (OC, C): rows first to first +
 // n - 1 are at weights, as numbers. A matrix that has no codes is one strip.
 template <class floatX, class Product>
-void for_row_strips(const floatX* weights, int64_t OC, Product product) {
-    product(weights, int64_t(0), OC);
-}
-template <class floatX, class Product>
 void for_row_strips(const InStrips<floatX>& matrix, int64_t OC, Product product) {
     const CodeMatrix& m = matrix.codes;
     for (int64_t first = 0; first < OC; first += WeightCodes::strip_rows(m)) {
@@ -169,11 +165,12 @@ void for_row_strips(const InStrips<floatX>& matrix, int64_t OC, Product product)
         product((const floatX*)matrix.strip, first, n);
     }
 }
-// As above, for strips of columns: rows of n elements, which begin at column `first`.
 template <class floatX, class Product>
-void for_column_strips(const floatX* weights, int64_t C, Product product) {
-    product(weights, int64_t(0), C);
+void for_row_strips(const floatX* weights, int64_t OC, Product product) {
+    product(weights, int64_t(0), OC);
 }
+// Calls product(weights, first, n) for strips of columns: rows of n elements, from column `first`
+// on.
 template <class floatX, class Product>
 void for_column_strips(const InStrips<floatX>& matrix, int64_t C, Product product) {
     const CodeMatrix& m = matrix.codes;
@@ -184,4 +181,8 @@ void for_column_strips(const InStrips<floatX>& matrix, int64_t C, Product produc
         });
         product((const floatX*)matrix.strip, first, n);
     }
+}
+template <class floatX, class Product>
+void for_column_strips(const floatX* weights, int64_t C, Product product) {
+    product(weights, int64_t(0), C);
 }

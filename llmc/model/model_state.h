@@ -195,6 +195,8 @@ inline ElementRange kept_elements(const GPT2& model, int tensor, int64_t layer) 
 // Element `first` of a tensor of one layer, in the memory of the device; one that this process
 // keeps.
 inline void* weight_at(const GPT2& model, int tensor, int64_t layer, int64_t first) {
+    if (!trains(model.layout.config, tensor, layer))
+        return (char*)model.params + (model.frozen_at(tensor, layer) + first) * format_bytes(model.format);
     const int64_t bucket = model.layout.bucket_of(tensor, layer), index = model.layout.offset(tensor, layer) + first;
     return (char*)model.params + model.weight_places.at(model.layout, bucket, index) * format_bytes(model.format);
 }
