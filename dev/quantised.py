@@ -99,8 +99,7 @@ def lora_table(args):
     lines = [f"Bytes of {args.timed}'s matrices; CPU time of a step of {args.lora_timed} with `--lora 8`, B 4, T 128, "
              f"bf16, one thread, {readme.this_cpu()[1]}, the least of {args.turns}; bits per byte of {args.trained} "
              f"on the whole validation split, before and after {args.lora_steps} steps of its adapters.", "",
-             "| weights | bytes | of a weight | ms | of bf16's | loss before | after |", "|---|---|---|---|---|---|---|",
-             ]
+             "| weights | bytes | of a weight | ms | of bf16's | loss before | after |", "|---" * 7 + "|"]
     for name, flags in IN_BF16.items():
         out, (total, each) = args.folder / f"lora_{name}", bytes_of_matrices(args, flags)
         trainer(*common, "-e", model, "-x", args.lora_steps, "-l", 2e-3, "-q", 0.1, "-v", 0, "--lora", 8, "-o", out,

@@ -143,8 +143,10 @@ static void processes() {
         for (int n : {2, 3}) {
             EXPECT(passed(run(several(CPU, n, FLAGS + flags + in("z0")))));
             EXPECT(difference("one", "z0") < 1e-5);
+            const std::string once = format("%s%s-d %d ", FLAGS, flags, 16 * n);  // one micro-step
+            EXPECT(passed(run(several(CPU, n, once + in("z0")))));
             for (int stage = 1; stage <= (alike ? 3 : 1); stage++) {
-                EXPECT(passed(run(several(CPU, n, format("%s%s-z %d", FLAGS, flags, stage) + in("z1")))));
+                EXPECT(passed(run(several(CPU, n, format("%s-z %d", once, stage) + in("z1")))));
                 EXPECT(same_files(weights("z0", 3), weights("z1", 3)));
                 for (int rank = 0; rank < n; rank++) EXPECT(same_files(state("z0", 3, rank), state("z1", 3, rank)));
             }
@@ -161,11 +163,12 @@ static void other_optimizers() {
         for (const char* train : {"--lora 4", "--train ln,qkv"}) {
             const std::string flags = format("%s --optimizer %s ", train, optimizer);
             start_test(flags + "has the same bits with any -z, and when resumed; the rest stays as it was");
-            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + in("z0")))));
-            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + "-z 3" + in("z3")))));
+            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + "-d 32" + in("z0")))));
+            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + "-d 32 -z 3" + in("z3")))));
             EXPECT(same_files(weights("z0", 3), weights("z3", 3)));
             for (int rank = 0; rank < 2; rank++) EXPECT(same_files(state("z0", 3, rank), state("z3", 3, rank)));
-            EXPECT(trains_by(CPU, flags + in("a")) && trains_by(CPU, flags + "-x 2" + in("b")));
+            EXPECT(trains_by(CPU, flags + "-b 2 -d 32" + in("a")) &&
+                   trains_by(CPU, flags + "-b 2 -d 32 -x 2" + in("b")));
             EXPECT(passed(run(CPU + " -y 1 -x 3" + in("b"))));
             EXPECT(same_files(weights("a", 3), weights("b", 3)) && same_files(state("a", 3), state("b", 3)));
             EXPECT(difference("a", "z0") < 1e-4);

@@ -246,8 +246,8 @@ int main() {
                 products<bf16>(weight_format, 7 + C % 50, C, rows, rows == 1, rows == 33);
             }
         for (int64_t C : {48, 100, 1600}) {
-            layers<float>(weight_format, 7 + C % 50, C, 33, C == 100);
-            layers<bf16>(weight_format, 7 + C % 50, C, C == 48 ? 1 : 33, C == 48);
+            layers<float>(weight_format, 7 + C % 50, C, C == 48 ? 1 : 33, C == 100);
+            layers<bf16>(weight_format, 7 + C % 50, C, 33, C == 48);
         }
         layers<float>(weight_format, 5000, 160, 7, true);  // two strips
         products<float>(weight_format, 50304, 48, 1, false, false);
