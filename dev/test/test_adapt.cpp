@@ -175,6 +175,21 @@ static void other_optimizers() {
         }
 }
 
+static void simulated_processes() {
+    for (const std::string flags : {"--lora 4 ", "--lora 4 --optimizer adafactor ", "--lora 3 --optimizer adamw8bit ",
+                                    "--train ln,qkv --optimizer lamb "}) {
+        start_test("in the simulator " + flags + "has the same bits with any -z, and the CPU's losses");
+        EXPECT(passed(run(several(SIM32, 2, FLAGS + flags + "-d 32" + in("z0")))));
+        for (const char* stage : {"-z 2", "-z 3"}) {
+            EXPECT(passed(run(several(SIM32, 2, FLAGS + flags + "-d 32 " + stage + in("z3")))));
+            EXPECT(same_files(weights("z0", 3), weights("z3", 3)));
+            for (int rank = 0; rank < 2; rank++) EXPECT(same_files(state("z0", 3, rank), state("z3", 3, rank)));
+        }
+        EXPECT(trains_by(CPU, flags + "-d 32" + in("cpu")));
+        EXPECT(difference("cpu", "z0") < 1e-4);
+    }
+}
+
 static void simulated() {
     for (const std::string flags : {"--train wte,ln,layers=1,head ", "--train bias ", "--train wpe,fc=0 ",
                                     "--train lnf ", "--lora 4 ", "--lora 3 --lora-on qkv,fcproj --lora-alpha 20 "}) {
@@ -378,6 +393,6 @@ int main(int argc, char** argv) {
         skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
         return report_and_clean();
     }
-    if (wanted("processes")) processes(), other_optimizers();
+    if (wanted("processes")) processes(), other_optimizers(), simulated_processes();
     return report_and_clean();
 }

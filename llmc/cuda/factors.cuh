@@ -262,6 +262,7 @@ inline void renew_factors(Optimizer optimizer, const FactorTables& tables, const
                           int64_t step, const DeviceResults* results, cudaStream_t stream) {
     for (size_t b = 0; b < tables.buckets.size(); b++) {
         const FactorBucket& bucket = tables.buckets[b];
+        if (bucket.tensors == 0) continue;  // nothing in it trains
         const dim3 tensors((unsigned)bucket.tensors);
         const dim3 blocks((unsigned)ceil_div(bucket.elems, FACTOR_THREADS), tensors.x);
         with_factored(optimizer, [&](auto constant) {
