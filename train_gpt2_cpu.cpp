@@ -107,7 +107,6 @@ void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTH
 template <class floatX>
 void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
-    const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
     float* losses = model.act32(LOSSES);
     floatX *dlnf = model.act<floatX>(BRANCH), *lnf = model.act<floatX>(LNF);
@@ -116,9 +115,8 @@ void forward(GPT2& model, const Batch& batch) {
     forward_to_lnf<floatX>(model, batch, LEAVES_CODES);
     keep_slices(model);  // of the micro-step before: the gradient of wte is written next
     const auto classify = [&](auto* dwte) {
-        kernels::classifier(losses, dlnf, dwte, model.act<floatX>(LOGITS), lnf, model.param<floatX>(WTE), batch.y, rows,
-                            c.C, c.V, c.Vp, batch.dloss, model.adds(batch), dwte_sums(model),
-                            teacher_of<floatX>(model));
+        losses_of(model, losses, dlnf, dwte, lnf, batch.y, rows, batch.dloss, model.adds(batch), dwte_sums(model),
+                  teacher_of<floatX>(model));
     };
     if (model.sizes.sums_gradients()) classify(grad<float>(model, WTE));
     else classify(grad<floatX>(model, WTE));

@@ -1,26 +1,31 @@
 #!/usr/bin/env python3
 """What weights in fewer bits cost and save: bytes, tokens a second, and the loss on a whole validation split.
 
-    make train_gpt2_cpu tokenize data && python3 dev/quantised.py [--write]
+    make train_gpt2_cpu tokenize data && python3 dev/quantised.py [--lora] [--write]
 
 Losses are those of a small model that is trained here on the bytes of Shakespeare, unless --model names another; bytes
 and speed those of GPT-2 124M, whose weights need not be trained for that. Formats take turns, so that other programs
 slow all of them down alike; the most tokens a second of all turns count. --write puts the table into
 dev/course/28-fewer-bits.md.
+
+--lora: what adapters cost beside such weights, and what their loss is, for dev/course/27-adapting.md.
 """
 import children
 import argparse
 import math
 import pathlib
 import re
+import resource
 
 import readme
 import shakespeare_tokens
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
-CHAPTER = ROOT / "dev/course/28-fewer-bits.md"
+CHAPTER, ADAPTING = ROOT / "dev/course/28-fewer-bits.md", ROOT / "dev/course/27-adapting.md"
 FORMATS = {"fp32": (), "bf16": ("--precision", "bf16"), "int8": ("--weights", "int8"), "int4": ("--weights", "int4"),
            "nf4": ("--weights", "nf4")}
+IN_BF16 = {name: ("--precision", "bf16", *(flags if "--weights" in flags else ()))
+           for name, flags in FORMATS.items() if name != "fp32"}
 
 
 def arguments():
@@ -33,6 +38,9 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/quantised")
     parser.add_argument("--write", action="store_true", help="into the chapter")
+    parser.add_argument("--lora", action="store_true", help="the table of adapters")
+    parser.add_argument("--lora-steps", type=int, default=200)
+    parser.add_argument("--lora-timed", default="L6C384H6T128", help="the model of which a step is timed, B 4, T 128")
     return parser.parse_args()
 
 
@@ -40,8 +48,8 @@ def trainer(*flags):
     return children.run([str(word) for word in ("./train_gpt2_cpu", *flags)], cwd=ROOT)[0]
 
 
-def losses(args):
-    """Bits per byte of the whole validation split, by format."""
+def trained(args):
+    """Flags that name the data, and the folder of a trained model."""
     data = shakespeare_tokens.made(args.folder.resolve() / "bytes")
     model = args.folder / f"{args.trained}_{args.steps}"
     common = ["-i", f"{data}_train.bin", "-j", f"{data}_val.bin", "--tokenizer", f"{data}_tokenizer.bin", "-b", 8, "-t",
@@ -49,11 +57,57 @@ def losses(args):
     if not (model / f"DONE_{args.steps:08}").exists():
         trainer(*common, "-e", args.trained, "-x", args.steps, "-l", 2e-3, "-u", args.steps // 10, "-q", 0.1, "-v", 0,
                 "-o", model, "--overwrite", 1)
-    found = {}
-    for name, flags in FORMATS.items():
-        text = trainer(*common, "-e", model, "-x", 0, "-v", 1, "-m", -1, *flags)
-        found[name] = float(re.search(r"^bits per byte (\S+)", text, re.M)[1])
-    return found
+    return common, model
+
+
+def validated(*flags):
+    """Bits per byte of the whole validation split."""
+    return float(re.search(r"^bits per byte (\S+)", trainer("-x", 0, "-v", 1, "-m", -1, *flags), re.M)[1])
+
+
+def losses(args):
+    common, model = trained(args)
+    return {name: validated(*common, "-e", model, *flags) for name, flags in FORMATS.items()}
+
+
+def bytes_of_matrices(args, flags):
+    """Of the matrices of a model, by its plan, and those of a weight."""
+    plan = trainer("-e", args.timed, "-x", 1, "-s", 0, "-v", 0, "-b", 1, "-t", 64, "--lora", 8, "--plan", *flags)
+    rows = re.findall(r"^parameters +(?:wte|qkvw|attprojw|fcw|fcprojw) .* (\d+)$", plan, re.M)
+    C, L, V = 768, 12, 50304
+    assert args.timed == "d12" and len(rows) == 5
+    return sum(map(int, rows)), sum(map(int, rows)) / (V * C + L * 12 * C * C)
+
+
+def cpu_ms(args, flags):
+    """CPU milliseconds of a step: what a run of more steps takes more, of each."""
+    def run_of(steps):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        trainer("-e", args.lora_timed, "-b", 4, "-t", 128, "-x", steps, "-v", 0, "-s", 0, "--threads", 1, "--lora", 8,
+                *flags)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return 1e3 * (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    return (run_of(4) - run_of(1)) / 3
+
+
+def lora_table(args):
+    common, model = trained(args)
+    times = {name: [] for name in IN_BF16}
+    for _ in range(args.turns):
+        for name, flags in IN_BF16.items():
+            times[name].append(cpu_ms(args, flags))
+    lines = [f"Bytes of {args.timed}'s matrices; CPU time of a step of {args.lora_timed} with `--lora 8`, B 4, T 128, "
+             f"bf16, one thread, {readme.this_cpu()[1]}, the least of {args.turns}; bits per byte of {args.trained} "
+             f"on the whole validation split, before and after {args.lora_steps} steps of its adapters.", "",
+             "| weights | bytes | of a weight | ms | of bf16's | loss before | after |", "|---" * 7 + "|"]
+    for name, flags in IN_BF16.items():
+        out, (total, each) = args.folder / f"lora_{name}", bytes_of_matrices(args, flags)
+        trainer(*common, "-e", model, "-x", args.lora_steps, "-l", 2e-3, "-q", 0.1, "-v", 0, "--lora", 8, "-o", out,
+                "--overwrite", 1, *flags)
+        before, after = validated(*common, "-e", model, *flags), validated(*common, "-e", out, *flags)
+        lines.append(f"| {name} | {total:,} | {each:.3f} | {min(times[name]):,.0f} | "
+                     f"{min(times[name]) / min(times['bf16']):.2f} | {before:.4f} | {after:.4f} |")
+    return "\n".join(lines)
 
 
 def sizes_and_speeds(args):
@@ -87,10 +141,10 @@ def table(args):
 def main():
     args = arguments()
     args.folder.mkdir(parents=True, exist_ok=True)
-    text = table(args)
+    text = lora_table(args) if args.lora else table(args)
     print(text)
     if args.write:
-        readme.write_between(CHAPTER, "quantised", text)
+        readme.write_between(*((ADAPTING, "adapters") if args.lora else (CHAPTER, "quantised")), text)
 
 
 if __name__ == "__main__":

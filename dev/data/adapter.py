@@ -9,6 +9,9 @@
 An adapter is a file, or the folder of a run, whose newest checkpoint counts. PEFT's folder holds adapter_config.json
 and adapter_model.safetensors of a GPT2LMHeadModel. What cannot be trained here is refused by its name: DoRA, ranks
 that differ, other parts that train. An imported adapter does not say which model it was trained on.
+
+Adapters that --weights nf4 (int8, int4) has trained make up for the errors of these codes. So merge adds them to the
+numbers that the codes of gpt2.bin stand for, and the merged model has the loss that the run had.
 """
 import pathlib
 import sys
@@ -26,6 +29,7 @@ import numpy as np  # noqa: E402
 from files import fail, write_whole, wrong_use  # noqa: E402
 from model_files import (  # noqa: E402
     HEADER_BYTES, STORED, Safetensors, as_bf16, as_fp32, model_table, read_json, read_values, stored_tensors)
+from weight_codes import BESIDE_AT, FORMATS, decoded  # noqa: E402
 
 MAGIC, BASE_AT, MOST_RANK = 20261125, 11, 1024  # llmc/checkpoint/adapter_file.h
 DTYPES = {3: "F32", 5: "BF16"}
@@ -52,6 +56,7 @@ class Adapter:
         self.version, self.rank, self.on = (int(header[i]) for i in (1, 8, 9))
         self.alpha = float(header[10:11].view("<f4")[0])
         self.sizes = {name: int(header[2 + i]) for i, name in enumerate(SHAPE)}
+        self.beside = FORMATS[header[BESIDE_AT]] if 0 <= header[BESIDE_AT] < len(FORMATS) else None
 
     def matrices(self):
         return [i for i in range(len(MATRICES)) if self.on >> i & 1]
@@ -77,7 +82,8 @@ def read_adapter(path):
         fail(f"{path} is no adapter file; --lora writes them")
     adapter = Adapter(header, {})
     C, rank = adapter.sizes["C"], adapter.rank
-    if not (0 < rank <= MOST_RANK and 0 < adapter.on < 16 and 0 < C <= 65536 and 0 < adapter.sizes["L"] <= 1000):
+    shape = 0 < C <= 65536 and 0 < adapter.sizes["L"] <= 1000
+    if not (0 < rank <= MOST_RANK and 0 < adapter.on < 16 and adapter.beside and shape):
         fail(f"{path} is damaged: its header makes no sense")
     dtype, at = DTYPES[adapter.version], HEADER_BYTES
     for i in adapter.matrices():
@@ -125,7 +131,8 @@ def export_adapter(options):
     texts = {WEIGHTS: safetensors_of(tensors), CONFIG: (json.dumps(config, indent=2) + "\n").encode()}
     write_whole({out / name: lambda file, text=text: file.write(text) for name, text in texts.items()},
                 [out / CONFIG])
-    print(f"{out}: {WEIGHTS}, {CONFIG}, rank {adapter.rank}")
+    trained = f"; trained beside weights in {adapter.beside}, which these files cannot say"
+    print(f"{out}: {WEIGHTS}, {CONFIG}, rank {adapter.rank}{trained if adapter.beside != 'none' else ''}")
 
 
 def number_of(path, config, name):
@@ -194,14 +201,18 @@ def merge(options):
         values = read_values(options.base, dtype, row["elems"], at, name)
         at += values.nbytes
         i = next((i for i in adapter.matrices() if MATRICES[i][1] == row["name"]), None)
+        changed = as_fp32(values, dtype)
+        if row["name"] == "wte" or row["name"] in (matrix[1] for matrix in MATRICES):
+            C = table["C"] * (4 if row["name"] == "fcprojw" else 1)
+            changed = decoded(changed.reshape(-1, C), adapter.beside).ravel()
         if i is not None:
             A, B = (values.astype("f8") for values in adapter.pairs[i, layer])
-            sum_ = as_fp32(values, dtype).astype("f8") + adapter.alpha / adapter.rank * (B.T @ A).ravel()
-            values = as_bf16(sum_.astype("<f4")) if dtype == "BF16" else sum_.astype("<f4")
-        pieces.append(values.tobytes())
+            changed = (changed.astype("f8") + adapter.alpha / adapter.rank * (B.T @ A).ravel()).astype("<f4")
+        pieces.append((as_bf16(changed) if dtype == "BF16" else changed.astype("<f4")).tobytes())
     header = np.fromfile(options.base, "u1", HEADER_BYTES)
     write_whole({options.out: lambda out: out.write(header.tobytes() + b"".join(pieces))})
-    print(f"{options.out}: {options.base} with {options.adapter}, scale {adapter.alpha / adapter.rank:g}")
+    base = options.base if adapter.beside == "none" else f"what {adapter.beside} codes of {options.base} stand for"
+    print(f"{options.out}: {base} with {options.adapter}, scale {adapter.alpha / adapter.rank:g}")
 
 
 def main():

@@ -609,7 +609,8 @@ def optimizers():
 
 
 def weight_codes(rows=12, columns=192):
-    """Weights, then for each format codes, one a byte, and scales: int8 by rows in NumPy, int4 as ggml's q4_0, nf4."""
+    """Weights, then for each format codes, one a byte, and scales: int8 by rows in NumPy, int4 as ggml's q4_0, nf4
+    with double quantisation; then the scales of 300 more blocks of nf4, and what double quantisation makes of them."""
     import bitsandbytes.functional
     import gguf
 
@@ -620,10 +621,18 @@ def weight_codes(rows=12, columns=192):
     int8 = np.rint(weights * (np.float32(1) / scale)).astype("i1")
     blocks = gguf.quants.quantize(weights, gguf.GGMLQuantizationType.Q4_0).reshape(-1, 18)
     int4 = np.concatenate([blocks[:, 2:] & 15, blocks[:, 2:] >> 4], 1)
-    packed, state = bitsandbytes.functional.quantize_4bit(torch.tensor(weights), blocksize=64, quant_type="nf4",
-                                                          compress_statistics=False)
-    nf4 = np.stack([packed.numpy().ravel() >> 4, packed.numpy().ravel() & 15], 1)
-    parts = [np.array([rows, columns], "<i4"), weights, int8, scale, int4, blocks[:, :2], nf4, state.absmax.numpy()]
+
+    def as_nf4(values):
+        """Codes, codes of scales, mean of scales, scales of groups of scales."""
+        packed, state = bitsandbytes.functional.quantize_4bit(torch.tensor(values), blocksize=64, quant_type="nf4",
+                                                              compress_statistics=True)
+        nf4 = np.stack([packed.numpy().ravel() >> 4, packed.numpy().ravel() & 15], 1)
+        return nf4, state.absmax.numpy(), np.float32(state.offset.item()), state.state2.absmax.numpy()
+
+    sparse = np.zeros((300, 64), "<f4")  # more scales than those of one group
+    sparse[:, 0] = np.abs(np.random.default_rng(6).standard_normal(300)) + 2
+    parts = [np.array([rows, columns], "<i4"), weights, int8, scale, int4, blocks[:, :2], *as_nf4(weights),
+             sparse[:, 0], *as_nf4(sparse)[1:]]
     (OUT / "weight_codes.bin").write_bytes(b"".join(np.ascontiguousarray(part).tobytes() for part in parts))
 
 

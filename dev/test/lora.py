@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """LoRA beside PEFT, on the same model and data: losses, gradients of A and B, five steps of AdamW, adapters from and to
-PEFT's files, merged models, and what is refused.
+PEFT's files, merged models, and what is refused. With --weights PEFT's base has the numbers that codes stand for, by
+dev/data/weight_codes.py, which is compared with bitsandbytes where that is installed.
 
     pip install numpy peft safetensors torch transformers
     make train_gpt2_cpu && dev/test/lora.py
@@ -33,6 +34,7 @@ import transformers  # noqa: E402
 
 import adapter as adapter_script  # noqa: E402
 import import_hf  # noqa: E402
+import weight_codes  # noqa: E402
 from run_script import script  # noqa: E402
 
 B, T, STEPS, RATE, DECAY, RANK, ALPHA = 2, 16, 5, 1e-2, 0.1, 4, 6
@@ -119,9 +121,24 @@ def first_gradients(path, adapter):
     return gradients
 
 
-def compare(folder, targets, flags=(), tolerance=2e-5):
+def coded_base(folder, name):
+    """The base with the numbers that codes of its matrices stand for. wte has rows of zeros as its padding."""
+    model = transformers.GPT2LMHeadModel.from_pretrained(folder / "base")
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            values = parameter.detach().numpy()
+            if key.endswith("wte.weight"):
+                padded = np.pad(values, ((0, -SHAPE["vocab_size"] % 128), (0, 0)))
+                parameter.copy_(torch.tensor(weight_codes.decoded(padded, name)[:SHAPE["vocab_size"]]))
+            elif re.search(r"\.c_\w+\.weight$", key):
+                parameter.copy_(torch.tensor(weight_codes.decoded(values.T.copy(), name).T))
+    model.save_pretrained(folder / f"base_{name}")
+    return folder / f"base_{name}"
+
+
+def compare(folder, targets, flags=(), tolerance=2e-5, base=None):
     name = f"{','.join(targets)} {' '.join(map(str, flags))}"
-    model = with_adapter(folder / "theirs", folder / "base", targets)
+    model = with_adapter(folder / "theirs", base or folder / "base", targets)
     script(adapter_script, "import", folder / "theirs", folder / "base.bin", folder / "a.bin")
     shutil.rmtree(folder / "out", ignore_errors=True)
     run = train_here(folder, "--adapter", folder / "a.bin", "-o", folder / "out", "-n", 1, *flags)
@@ -175,6 +192,41 @@ def files(folder, model):
         expect(good, f"validation of {more[0]}: {ours and ours[1]} {theirs:.6f}")
 
 
+def beside_codes(folder):
+    """Adapters beside a base in codes: what PEFT computes beside the numbers that they stand for."""
+    for name, targets in (("int8", ["c_fc"]), ("int4", ["c_attn"]), ("nf4", ["c_attn", "c_proj", "c_fc"])):
+        base = coded_base(folder, name)
+        compare(folder, targets, ["--weights", name, "-r", 2], base=base)
+    merged = script(adapter_script, "merge", folder / "base.bin", folder / "out", folder / "merged.bin")
+    expect("what nf4 codes" in merged, f"merged: {merged.strip()}")
+    val, losses = ["-x", 0, "-j", folder / "tokens.bin", "-v", 1, "-m", -1], []
+    for more in (["--adapter", folder / "out"], ["-e", folder / "merged.bin"],
+                 ["--adapter", folder / "out", "--weights", "none"]):
+        run = train_here(folder, *val, *more)
+        losses.append(float(re.search(r"val loss ([\d.]+)", run.stdout)[1]))
+        expect(("warning" in run.stderr) == ("none" in more), f"{more[0]}: {run.stderr.strip()}")
+    expect(abs(losses[0] - losses[1]) < 2e-6, f"merged: the loss beside codes {losses[:2]}")
+    expect(abs(losses[0] - losses[2]) > 1e-5, f"beside numbers another: {losses[2]}")
+
+
+def same_as_bitsandbytes():
+    """Codes of nf4 with double quantisation in NumPy, and by bitsandbytes on a CPU."""
+    try:
+        import bitsandbytes.functional
+    except ImportError:
+        return print("skip bitsandbytes is not there; dev/test/fixtures/weight_codes.bin has some of its codes")
+    weights = np.random.default_rng(7).standard_normal((96, 192)).astype("<f4") * np.float32(0.02)
+    packed, state = bitsandbytes.functional.quantize_4bit(torch.tensor(weights), blocksize=64, quant_type="nf4",
+                                                          compress_statistics=True)
+    codes, scale_codes, mean, groups = weight_codes.nf4_codes(weights)
+    theirs = np.stack([packed.numpy().ravel() >> 4, packed.numpy().ravel() & 15], 1).reshape(codes.shape)
+    expect((codes == theirs).all() and (state.absmax.numpy() == scale_codes).all(), "nf4: the codes of bitsandbytes")
+    good = np.allclose([mean, *groups], [state.offset.item(), *state.state2.absmax.numpy()], rtol=3e-7)
+    expect(good, "nf4: its mean and scales")
+    numbers = bitsandbytes.functional.dequantize_4bit(packed, state).numpy()
+    expect(error_of(weight_codes.decoded(weights, "nf4"), numbers) < 3e-7, "nf4: its numbers")
+
+
 def refusals(folder):
     """What PEFT can and the trainers cannot is named in one sentence, and nothing is written."""
     config = json.loads((folder / "theirs/adapter_config.json").read_text())
@@ -204,6 +256,8 @@ def main():
         model = compare(folder, ["c_attn", "c_proj", "c_fc"], ["-r", 0])
         files(folder, model)
         refusals(folder)
+        beside_codes(folder)
+        same_as_bitsandbytes()
         model = with_adapter(folder / "theirs", folder / "base", ["c_attn"])
         script(adapter_script, "import", folder / "theirs", folder / "base.bin", folder / "a.bin")
         run = train_here(folder, "--adapter", folder / "a.bin", "--lora-alpha", 3)

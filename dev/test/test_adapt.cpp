@@ -110,8 +110,8 @@ static void frozen() {
 
 // The same bits, whatever should not change them. flags: of --train or --lora; more: of one run.
 static void same_bits() {
-    for (const std::string flags :
-         {"--train ln,layers=1,lnf ", "--train qkv=0 ", "--lora 3 --lora-on qkv,fcproj ", "--lora 4 "})
+    for (const std::string flags : {"--train ln,layers=1,lnf ", "--train qkv=0 ", "--lora 3 --lora-on qkv,fcproj ",
+                                    "--lora 4 ", "--lora 3 --weights nf4 "})
         for (const std::string& program : {CPU, CPU + " --precision bf16"}) {
             start_test(program + " " + flags + "has the same bits on 1 and 3 threads, at any -r, and when resumed");
             EXPECT(trains_by(program, flags + "-d 64" + in("a")));
@@ -137,17 +137,57 @@ static double difference(const std::string& a, const std::string& b) {
 }
 static void processes() {
     for (const std::string flags : {"--train ln,layers=1,lnf ", "--lora 4 "}) {
-        start_test(flags + "has the same numbers with 1, 2 and 3 processes, and -z 0 and 1 the same bits");
+        const bool alike = flags.find('=') == flags.npos;  // all layers
+        start_test(flags + "has the same numbers with 1, 2 and 3 processes, and all -z that it can have the same bits");
         EXPECT(passed(run(several(CPU, 1, FLAGS + flags + in("one")))));
         for (int n : {2, 3}) {
             EXPECT(passed(run(several(CPU, n, FLAGS + flags + in("z0")))));
-            EXPECT(passed(run(several(CPU, n, FLAGS + flags + "-z 1" + in("z1")))));
-            EXPECT(difference("one", "z0") < 1e-5 && same_files(weights("z0", 3), weights("z1", 3)));
-            for (int rank = 0; rank < n; rank++) EXPECT(same_files(state("z0", 3, rank), state("z1", 3, rank)));
+            EXPECT(difference("one", "z0") < 1e-5);
+            const std::string once = format("%s%s-d %d ", FLAGS, flags, 16 * n);  // one micro-step
+            EXPECT(passed(run(several(CPU, n, once + in("z0")))));
+            for (int stage = 1; stage <= (alike ? 3 : 1); stage++) {
+                EXPECT(passed(run(several(CPU, n, format("%s-z %d", once, stage) + in("z1")))));
+                EXPECT(same_files(weights("z0", 3), weights("z1", 3)));
+                for (int rank = 0; rank < n; rank++) EXPECT(same_files(state("z0", 3, rank), state("z1", 3, rank)));
+            }
         }
-        EXPECT(passed(run(several(CPU, 3, FLAGS + flags + "-z 1 -x 2" + in("z1")))));
+        EXPECT(passed(run(several(CPU, 3, FLAGS + flags + (alike ? "-z 3 -x 2" : "-z 1 -x 2") + in("z1")))));
         EXPECT(passed(run(MPIRUN + ("-np 2 " + CPU) + " -y 1 -x 3" + in("z1"))));
         EXPECT(difference("one", "z1") < 1e-5);
+    }
+}
+
+// Optimizers that look at whole tensors, or keep small state: sharded and resumed as without.
+static void other_optimizers() {
+    for (const char* optimizer : {"lamb", "adafactor", "sm3", "adamw8bit", "lion"})
+        for (const char* train : {"--lora 4", "--train ln,qkv"}) {
+            const std::string flags = format("%s --optimizer %s ", train, optimizer);
+            start_test(flags + "has the same bits with any -z, and when resumed; the rest stays as it was");
+            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + "-d 32" + in("z0")))));
+            EXPECT(passed(run(several(CPU, 2, FLAGS + flags + "-d 32 -z 3" + in("z3")))));
+            EXPECT(same_files(weights("z0", 3), weights("z3", 3)));
+            for (int rank = 0; rank < 2; rank++) EXPECT(same_files(state("z0", 3, rank), state("z3", 3, rank)));
+            EXPECT(trains_by(CPU, flags + "-b 2 -d 32" + in("a")) &&
+                   trains_by(CPU, flags + "-b 2 -d 32 -x 2" + in("b")));
+            EXPECT(passed(run(CPU + " -y 1 -x 3" + in("b"))));
+            EXPECT(same_files(weights("a", 3), weights("b", 3)) && same_files(state("a", 3), state("b", 3)));
+            EXPECT(difference("a", "z0") < 1e-4);
+        }
+}
+
+static void simulated_processes() {
+    for (const std::string flags : {"--lora 4 ", "--lora 4 --optimizer adafactor ", "--lora 3 --optimizer adamw8bit ",
+                                    "--train ln,qkv --optimizer lamb "}) {
+        start_test("in the simulator " + flags + "has the same bits with any -z, and the CPU's losses");
+        EXPECT(passed(run(several(SIM32, 2, FLAGS + flags + "-d 32" + in("z0")))));
+        for (const char* stage : {"-z 2", "-z 3"}) {
+            EXPECT(passed(run(several(SIM32, 2, FLAGS + flags + "-d 32 " + stage + in("z3")))));
+            EXPECT(same_files(weights("z0", 3), weights("z3", 3)));
+            for (int rank = 0; rank < 2; rank++) EXPECT(same_files(state("z0", 3, rank), state("z3", 3, rank)));
+        }
+        EXPECT(passed(run(several(SIM32, 2, FLAGS + flags + "-l 0.05 -d 32" + in("z0")))));
+        EXPECT(trains_by(CPU, flags + "-l 0.05 -d 32" + in("cpu")));
+        EXPECT(difference("cpu", "z0") < 1e-3);
     }
 }
 
@@ -201,22 +241,25 @@ static void adapter_files() {
     const std::string whole = read_whole(weights("lora", 3));
     for (size_t length : {0, 100, 1023, 1024, 5000})
         write_whole(dir("cut.bin"), whole.substr(0, length)), EXPECT(refused(base + "--adapter " + dir("cut.bin"), 1));
-    for (int field : {1, 2, 4, 8, 9, 10}) {
+    for (int field : {1, 2, 4, 8, 9, 10, 13}) {
         std::string broken = whole;
         memset(&broken[field * 4], 0xff, 4);
         write_whole(dir("cut.bin"), broken), EXPECT(refused(base + "--adapter " + dir("cut.bin"), 1));
     }
-    for (const char* more :
-         {"-z 2", "--optimizer muon", "--optimizer adafactor", "--sync-every 2", "-d 64 --noise-scale 1",
-          "--compress-gradients 8bit", "--offload optimizer", "--log-tensors 1"})
+    for (const char* more : {"--optimizer muon", "--sync-every 2", "-d 64 --noise-scale 1", "--compress-gradients 8bit",
+                             "--offload optimizer", "--log-tensors 1"})
         EXPECT(refused(base + "--lora 4 " + more, 2) && refused(std::string("--train ln ") + more, 2));
+    for (const char* more : {"-z 2", "-z 3", "--optimizer adafactor", "--optimizer adamw8bit"})
+        EXPECT(refused(std::string("--train layers=1 ") + more, 2));
     for (const char* names : {"lm", "ln,,wte", "wte=1", "ln=2", "ln=1-0", "ln=", "ln=-1"})
         EXPECT(refused(format("--train '%s'", names), 2));
     for (const char* names : {"ln", "qkv,qkv", "qkv,"})
         EXPECT(refused(base + format("--lora 2 --lora-on '%s'", names), 2));
     start_test("a run is not resumed with other tensors to train");
-    const Outcome r = run(CPU + " -y 1 -x 4 --train ln --lora 0" + in("lora"));
-    EXPECT(r.status == 2 && one_line(r.err));
+    for (const char* more : {" --train ln --lora 0", " --weights nf4"}) {
+        const Outcome r = run(CPU + " -y 1 -x 4" + more + in("lora"));
+        EXPECT(r.status == 2 && one_line(r.err));
+    }
 }
 
 static int64_t planned(const std::string& text, const std::string& row) {
@@ -268,7 +311,7 @@ static void kernel_as_reference(const LowRankCase& k) {
                gelu ? gelu_out.data() : nullptr);
     };
     std::vector<float> out(rows * OC), out_gelu(rows * OC), ref(rows * OC), ref_gelu(rows * OC);
-    forward(low_rank_forward<float>, out, out_gelu);
+    forward(low_rank_forward<float, const float*>, out, out_gelu);
     forward(reference::low_rank_forward<float>, ref, ref_gelu);
     EXPECT(error(out, ref) < 1e-5 && (!gelu || error(out_gelu, ref_gelu) < 1e-5));
     matmul_forward(out.data(), inp.data(), weight.data(), bias.data(), rows, C, OC);
@@ -278,14 +321,14 @@ static void kernel_as_reference(const LowRankCase& k) {
     EXPECT(error(out, ref) < 1e-5 && (!gelu || error(out_gelu, ref_gelu) < 1e-5));
     const auto backward = [&](auto kernel, std::vector<std::vector<float>>& d, bool add) {
         std::vector<float> low(2 * round_up(rows * R, 16));
-        kernel(d[0].data(), d[1].data(), d[2].data(), dout.data(), inp.data(), weight.data(), A.data(), B.data(),
-               low.data(), rows, C, OC, R, 0.7f, add, gelu ? pre.data() : nullptr);
+        kernel(d[0].data(), d[1].data(), d[2].data(), dout.data(), inp.data(), (const float*)weight.data(), A.data(),
+               B.data(), low.data(), rows, C, OC, R, 0.7f, add, gelu ? pre.data() : nullptr);
     };
     for (bool add : {false, true}) {
         std::vector<std::vector<float>> ours = {std::vector<float>(rows * C), random_values(R * C, 8),
                                                 random_values(R * OC, 9)},
                                         theirs = ours;
-        backward(low_rank_backward<float, float>, ours, add);
+        backward(low_rank_backward<float, float, const float*>, ours, add);
         backward(reference::low_rank_backward<float, float>, theirs, add);
         for (int i = 0; i < 3; i++) EXPECT(error(ours[i], theirs[i]) < 1e-5);
         theirs[1][0] += 1;  // the comparison can fail
@@ -351,6 +394,6 @@ int main(int argc, char** argv) {
         skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");
         return report_and_clean();
     }
-    if (wanted("processes")) processes();
+    if (wanted("processes")) processes(), other_optimizers(), simulated_processes();
     return report_and_clean();
 }

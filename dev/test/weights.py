@@ -54,6 +54,24 @@ def check_generation(model):
                 assert longer.startswith(text[:len(prompt[0]) + 8]), (name, text, longer)
 
 
+def check_memory_of_training():
+    """Beside codes adapters alone have gradients and state, and the run takes what its plan says."""
+    flags = ("-e", "L4C256H4T64", "-b", 2, "-x", 1, "-v", 0, "-s", 0, "--threads", 2, "--lora", 2, "--weights", "nf4")
+    plan = run(TRAINER, *flags, "--plan")
+    adapters = 4 * 2 * 4 * (4 + 2 + 5 + 5) * 256  # bytes: 4 layers of rank 2
+    for row in (r"gradients +all +of what trains", r"optimizer +m +of what trains", r" +v +of what trains"):
+        assert int(re.search(row + r" +(\d+)", plan)[1]) == adapters, plan
+    within_plan(plan, flags)
+
+
+def within_plan(plan, flags):
+    planned = int(re.search(r"^total\s+(\d+)", plan, re.M)[1])
+    process = subprocess.Popen([str(word) for word in (TRAINER, *flags)], cwd=ROOT, stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = status
+    assert status == 0 and 0.6 * planned < usage.ru_maxrss * 1024 < planned, (flags, planned, usage.ru_maxrss)
+
+
 def check_memory():
     """What a run takes of memory is what its plan says."""
     flags = ("-e", "L4C256H4T64", "-x", 0, "-s", 0, "-v", 1, "-b", 2, "-m", 1, "--threads", 2)
@@ -65,16 +83,14 @@ def check_memory():
                 (re.split(r"\s{2,}", re.sub(r"^parameters\s+", "parameters  ", line.strip()))
                  for line in plan.splitlines()) if words[0] == "parameters" and words[-1].isdigit()}
         parameters[name] = sum(rows.values())
-        planned = int(re.search(r"^total\s+(\d+)", plan, re.M)[1])
-        command = [str(word) for word in (TRAINER, *flags, *of_format)]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = status
-        assert status == 0 and 0.6 * planned < usage.ru_maxrss * 1024 < planned, (name, planned, usage.ru_maxrss)
+        within_plan(plan, (*flags, *of_format))
     matrices, C, rows = 50304 * 256 + 4 * 12 * 256 * 256, 256, 50304 + 4 * 9 * 256
     assert parameters[None] - parameters["int8"] == 4 * matrices - (matrices + 4 * rows), parameters
     assert parameters[None] - parameters["int4"] == 4 * matrices - matrices * 9 // 16, parameters
-    assert parameters["nf4"] == parameters["int4"]
+    of_nf4 = 4 * matrices - (parameters[None] - parameters["nf4"])
+    blocks, tensors = matrices // 64, 1 + 4 * 4
+    assert 0 <= of_nf4 - (matrices // 2 + blocks + 4 * blocks // 256) < tensors * 72, of_nf4  # mean, whole lines
+    assert of_nf4 < 0.53 * matrices
 
 
 def check_adapters(model, folder):
@@ -97,8 +113,8 @@ def check_adapters(model, folder):
 
 
 def check_refusals():
-    for flags, sentence in ((("--weights", "int8", "-x", 1), "with -x 0 it is accepted"),
-                            (("--weights", "int8"), "with -x 0 it is accepted"),
+    for flags, sentence in ((("--weights", "int8", "-x", 1), "with --lora, or with -x 0"),
+                            (("--weights", "int8"), "with --lora, or with -x 0"),
                             (("--weights", "q4_0", "-x", 0), "int8, int4, nf4"),
                             (("--weights", "", "-x", 0), "int8, int4, nf4")):
         said = run(TRAINER, "-e", "L1C32H1T16", *flags, status=2)
@@ -120,6 +136,7 @@ def main():
     check_levels()
     check_refusals()
     check_memory()
+    check_memory_of_training()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         run(TRAINER, "-e", "L2C64H4T64", "-b", 8, "-x", 60, "-l", 3e-3, "-v", 0, "-s", 0, "-o", folder)

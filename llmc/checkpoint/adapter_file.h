@@ -1,9 +1,11 @@
 // Adapter files: what --lora has trained, without the model that it adapts. A header of 256 int32
 // (20261125; version, shape as in model_file.h; rank; which matrices; alpha as fp32; a checksum of
-// the model's file in two), then the adapters in the order of tensors.h, each over all layers. They
+// the model's file in two; the format of its matrices in training, 0 numbers, 1 int8, 2 int4, 3
+// nf4), then the adapters in the order of tensors.h, each over all layers. They
 // take the place of model files in checkpoints, and -e MODEL --adapter FILE loads one.
 #pragma once
 #include "llmc/adapt/lora.h"
+#include "llmc/adapt/weight_codes.h"
 #include "llmc/checkpoint/model_file.h"
 
 constexpr int32_t ADAPTER_MAGIC = 20261125;
@@ -49,8 +51,10 @@ inline int32_t read_adapter_header(FileReader& file, GPT2Config& c) {
     LowRank lora;
     lora.rank = h.value[8], lora.on = (uint32_t)h.value[9];
     memcpy(&lora.alpha, h.value + 10, 4), memcpy(&lora.base, h.value + 11, 8);
+    lora.beside = h.value[13];
     const bool sane = lora.rank > 0 && lora.rank <= MOST_RANK && lora.on != 0 && (lora.on & ~ALL_ADAPTED) == 0 &&
-                      std::isfinite(lora.alpha) && lora.alpha > 0;
+                      std::isfinite(lora.alpha) && lora.alpha > 0 && lora.beside >= 0 &&
+                      lora.beside < NUM_WEIGHT_FORMATS;
     if (!sane)
         runtime_failure("%s is damaged: its header says rank %d, matrices %d", file.path, h.value[8], h.value[9]);
     c.lora = lora;
@@ -82,6 +86,7 @@ uint64_t write_adapters(FileWriter& file, const GPT2Config& c, int32_t version, 
     const int64_t sizes[] = {ADAPTER_MAGIC, version, c.maxT, c.V, c.L, c.NH, c.C, c.Vp, c.lora.rank, c.lora.on};
     for (int i = 0; i < 10; i++) h.value[i] = (int32_t)sizes[i];
     memcpy(h.value + 10, &c.lora.alpha, 4), memcpy(h.value + 11, &c.lora.base, 8);
+    h.value[13] = c.lora.beside;
     file.write(h.value, sizeof(h.value));
     write_tensors(file, version, c, NUM_TENSORS, ALL_TENSORS, get, progress);
     return file.checksum.value();

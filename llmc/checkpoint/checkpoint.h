@@ -83,9 +83,11 @@ inline uint64_t write_weights(FileWriter& file, GPT2& model, Progress* progress 
 }
 inline void give_weights(GPT2& model) {
     if (!model.weight_places.sharded) return;
-    for_each_model_piece(model.layout.config, [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
+    const auto give = [&](int tensor, int64_t layer, int64_t first, int64_t elems) {
         gathered_tensor_data(model, tensor, layer, first, elems);
-    });
+    };
+    const bool adapters = model.layout.config.lora.rank > 0;
+    for_each_model_piece(model.layout.config, give, adapters ? NUM_TENSORS : 0, adapters ? ALL_TENSORS : NUM_TENSORS);
 }
 
 // Fills in what the states of a checkpoint say of this rank.

@@ -43,7 +43,7 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
     if (sizes.training && sizes.orthogonalizes)
         device.transposed_elems =
             std::max(device.transposed_elems, (size_t)orthogonalize_transposed_elems<floatX>(c.C));
-    model.codes = {weight_format(o.weights, sizes.training), c};
+    model.codes = {weight_format(o.weights), c};
     settle_stage(model, sizes, o.zero_stage);
     settle_messages(model, o);
     check_offload(o, sizes.training, sizes.recompute);
@@ -86,7 +86,8 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     const ParameterLayout& layout = model.layout;
     plan_weights(rows, model, s);
     if (model.codes)
-        rows.push_back({"scratch", "decoded strip", "of a matrix", model.codes.strip_elems() * s.floatX_bytes});
+        rows.push_back(
+            {"scratch", "decoded strip", "of a matrix", model.codes.strip_elems(s.training) * s.floatX_bytes});
     if (s.training) {
         plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "all", model.gradient_places, layout,
                      s.gradient_bytes());
@@ -118,9 +119,14 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
             {"scratch", split ? "split" : "transposed", split ? "one operand" : "one dout", transposed_bytes()});
     rows.push_back({"scratch", "threads", format("%d threads", device.threads), thread_scratch_bytes()});
     // Weights are read one tensor at a time, as fp32. A run that trains has room for that in its
-    // gradients, whose memory is untouched until the first backward pass.
+    // gradients, whose memory is untouched until the first backward pass; or beside codes in its
+    // activations, if they are enough.
     int64_t largest = 0;
-    for (int i = 0; i < NUM_TENSORS && !s.training; i++) largest = std::max(largest, tensor_elems(i, s.config) * 4);
+    for (int i = 0; i < NUM_TENSORS && (!s.training || model.codes); i++)
+        largest = std::max(largest, tensor_elems(i, s.config) * 4);
+    for (const PlanRow& row : rows)
+        if (s.training && (row.category == "gradients" || row.category == "activations" || row.category == "scratch"))
+            largest -= row.bytes;
     if (largest > 0) rows.push_back({"program", "weights on load", "one tensor", largest});
     const int64_t before = s.training ? weights_before_bytes(model, o) : 0;
     if (before > 0) rows.push_back({"program", "weights before", "of logged steps", before});
@@ -157,7 +163,7 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
     if (model.codes) {
         model.codes.memory = (uint8_t*)map_memory(model.codes.bytes());
-        model.decoded_strip = map_memory(model.codes.strip_elems() * s.floatX_bytes);
+        model.decoded_strip = map_memory(model.codes.strip_elems(s.training) * s.floatX_bytes);
     }
     if (s.training) {
         model.grads = map_memory(model.gradient_places.elems(model.layout) * s.gradient_bytes());

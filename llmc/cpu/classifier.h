@@ -65,6 +65,23 @@ VEC_INLINE float softmax_loss_row(floatX* logits, int target, int64_t V, int64_t
     return loss;
 }
 
+// losses (n) is written, from targets (n) and logits (n, Vp), which are replaced by their gradients
+// unless dloss is 0. The chunk begins at row `first` of the teacher's.
+template <class floatX>
+void chunk_losses(float* losses, floatX* logits, const int* targets, int64_t first, int64_t n, int64_t V, int64_t Vp,
+                  float dloss, const Teacher<floatX>& teacher) {
+    if (teacher)
+        matmul_forward(teacher.logits, teacher.lnf + first * teacher.C, teacher.wte, (const floatX*)nullptr, n,
+                       teacher.C, Vp);
+    parallel_for(n, [&](int64_t i) {
+        floatX* const row = logits + i * Vp;
+        float* exps = sizeof(floatX) == 2 ? thread_scratch(V) : nullptr;
+        losses[i] = teacher && targets[i] != IGNORED_TARGET
+                        ? distilled_loss_row(row, teacher.logits + i * Vp, targets[i], V, Vp, dloss, teacher)
+                        : softmax_loss_row(row, targets[i], V, Vp, dloss, exps);
+    });
+}
+
 // losses (rows) is written, from inp (rows, C), wte (Vp, C) and targets (rows). logits
 // (classifier_chunk_rows(rows), Vp) is scratch. If dinp (rows, C) is not null, gradients are
 // computed too: dinp is written, and dwte (Vp, C) is written, or added to if add. If dwte_sums (Vp,
@@ -79,17 +96,7 @@ void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
         matmul_forward(logits, inp + r * C, wte, (const floatX*)nullptr, n, C, Vp);
-        if (teacher)
-            matmul_forward(teacher.logits, teacher.lnf + r * teacher.C, teacher.wte, (const floatX*)nullptr, n,
-                           teacher.C, Vp);
-        parallel_for(n, [&](int64_t i) {
-            floatX* const row = logits + i * Vp;
-            const int target = targets[r + i];
-            float* exps = sizeof(floatX) == 2 ? thread_scratch(V) : nullptr;
-            losses[r + i] = teacher && target != IGNORED_TARGET
-                                ? distilled_loss_row(row, teacher.logits + i * Vp, target, V, Vp, dloss, teacher)
-                                : softmax_loss_row(row, target, V, Vp, dinp ? dloss : 0.0f, exps);
-        });
+        chunk_losses(losses + r, logits, targets + r, r, n, V, Vp, dinp ? dloss : 0.0f, teacher);
         if (dinp && dwte_sums)
             matmul_backward(dinp + r * C, dwte_sums, (float*)nullptr, logits, inp + r * C, wte, n, C, Vp, r > 0);
         else if (dinp)

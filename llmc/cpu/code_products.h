@@ -12,11 +12,9 @@
 // 4-bit codes come from a table of 16 in a register, those of nf4 rounded to 14 bits as well, so
 // that no sum of 8 products leaves 32 bits.
 //
-// For many rows the arithmetic limits: a strip of the weights at a time is turned into numbers,
-// with which the products of matmul.h compute.
+// Of more rows, and of what trains: coded_layers.h.
 #pragma once
-#include "llmc/cpu/classifier.h"
-#include "llmc/cpu/encoder.h"
+#include "llmc/cpu/matmul.h"
 #include "llmc/cpu/weight_codes.h"
 
 constexpr int VEC_SHORTS = VEC_BYTES / 2, WHOLE_LIMIT = 16383;  // of inputs and of levels
@@ -143,6 +141,28 @@ VEC_INLINE void load_scales(float* scales, const fp16* first, int64_t halves) {
     for (; h < halves; h++) scales[h] = first[h];
 }
 
+// The scales of n groups of a row of nf4, from `first` on; writes up to a vector beyond them.
+VEC_INLINE void load_scales(float* scales, const CodeMatrix& m, int64_t row, int64_t first, int64_t n) {
+    const uint8_t* const codes = m.scale_codes(row) + first;
+    for (int64_t h = 0; h < n;) {
+        const int64_t at = row * m.row_groups() + first + h, count = std::min(n - h, NF4_GROUP - at % NF4_GROUP);
+        const float group = m.mean()[1 + at / NF4_GROUP], mean = *m.mean();
+        for (int64_t i = h; i < h + count; i += VEC_FLOATS) {
+            const vint code = load((const int8_t*)codes + i) & 255;
+            vfloat v;
+#if defined(__AVX512F__)
+            v = (vfloat)_mm512_i32gather_ps((__m512i)code, SCALE_VALUES.data(), 4);
+#elif defined(__AVX2__)
+            v = (vfloat)_mm256_i32gather_ps(SCALE_VALUES.data(), (__m256i)code, 4);
+#else
+            for (int j = 0; j < VEC_FLOATS; j++) v[j] = SCALE_VALUES[code[j]];
+#endif
+            store(scales + i, v * group + mean);
+        }
+        h += count;
+    }
+}
+
 // sums + x times a group of 4-bit codes of FORMAT, whose scales are at `scales`.
 template <WeightFormat FORMAT>
 VEC_INLINE vfloat add_group(vfloat sums, const int16_t* x, const uint8_t* group, const WholeLevels& table,
@@ -187,14 +207,10 @@ VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const Co
             continue;
         }
         constexpr int64_t BLOCK = FORMAT == WEIGHTS_INT4 ? INT4_BLOCK : NF4_BLOCK;
-        float converted[STREAMS][CODES_AT_ONCE / INT4_BLOCK];
-        const float* scales[STREAMS];
-        for (int s = 0; s < STREAMS; s++) {
-            scales[s] = m.scales(row + s * stride) + c / BLOCK;
-            if (FORMAT != WEIGHTS_INT4) continue;
-            load_scales(converted[s], m.half_scales(row + s * stride) + c / BLOCK, (end - c) / BLOCK);
-            scales[s] = converted[s];
-        }
+        float scales[STREAMS][CODES_AT_ONCE / BLOCK + VEC_FLOATS];
+        for (int s = 0; s < STREAMS; s++)
+            if (FORMAT == WEIGHTS_NF4) load_scales(scales[s], m, row + s * stride, c / BLOCK, (end - c) / BLOCK);
+            else load_scales(scales[s], m.half_scales(row + s * stride) + c / BLOCK, (end - c) / BLOCK);
         for (int64_t i = c; i < end; i += CODE_GROUP)
 #pragma GCC unroll 4
             for (int s = 0; s < STREAMS; s++) {
@@ -224,7 +240,7 @@ int64_t code_product_streams(floatX* out, const int16_t* x, float x_scale, const
     return begin + columns * STREAMS;
 }
 
-// One row of coded_matmul().
+// One row of coded_matmul() (coded_layers.h).
 template <WeightFormat FORMAT, class floatX>
 void coded_matmul_row(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, floatX* gelu_out,
                       int16_t* x) {
@@ -239,60 +255,4 @@ void coded_matmul_row(floatX* out, const floatX* inp, const CodeMatrix& m, const
             store_some(gelu_out + begin + i, gelu(load_some(out + begin + i, count)), count);
         });
     });
-}
-
-// out (rows, OC) = inp (rows, C) m^T + bias (OC), and gelu_out = gelu(out), as matmul_forward().
-// scratch: WeightCodes::strip_elems() elements.
-template <class floatX>
-void coded_matmul(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, int64_t rows,
-                  floatX* gelu_out, void* scratch) {
-    const int64_t C = m.C, OC = m.rows, strip = WeightCodes::strip_rows(m);
-    KernelWork work = work::matmul(rows, C, OC, gelu_out, sizeof(floatX));
-    work.bytes += m.bytes() - C * OC * (int64_t)sizeof(floatX);
-    const Range range(work);
-    const auto row_product = m.format == WEIGHTS_INT8   ? coded_matmul_row<WEIGHTS_INT8, floatX>
-                             : m.format == WEIGHTS_INT4 ? coded_matmul_row<WEIGHTS_INT4, floatX>
-                                                        : coded_matmul_row<WEIGHTS_NF4, floatX>;
-    for (int64_t r = 0; r < rows && rows <= MATMUL_FEW_ROWS; r++)
-        row_product(out + r * OC, inp + r * C, m, bias, gelu_out ? gelu_out + r * OC : nullptr, (int16_t*)scratch);
-    for (int64_t o = 0; o < OC && rows > MATMUL_FEW_ROWS; o += strip) {
-        const int64_t columns = std::min(strip, OC - o);
-        floatX* const weights = (floatX*)scratch;
-        parallel_ranges(columns, 16, [&](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; i++) decode_row(weights + i * C, m, o + i);
-        });
-        matmul_forward_many_rows<floatX>(out + o, inp, weights, bias ? bias + o : nullptr, rows, C, columns,
-                                         gelu_out ? gelu_out + o : nullptr, OC);
-    }
-}
-
-// As encoder_forward(), with wte in codes.
-template <class floatX>
-void coded_encoder(floatX* out, const int* inp, const CodeMatrix& wte, const floatX* wpe, int64_t B, int64_t T,
-                   int64_t first) {
-    const int64_t C = wte.C;
-    const Range range(work::embedding(B * T, C, sizeof(floatX)));
-    parallel_ranges(B * T, 16, [&](int64_t begin, int64_t end) {
-        float* const token = thread_scratch(C);
-        for (int64_t row = begin; row < end; row++) {
-            decode_row(token, wte, inp[row]);
-            add_row(out + row * C, token, wpe + (first + row % T) * C, C);
-        }
-    });
-}
-
-// As classifier() without gradients, with wte in codes.
-template <class floatX>
-void coded_classifier(float* losses, floatX* logits, const floatX* inp, const CodeMatrix& wte, const int* targets,
-                      int64_t rows, int64_t V, void* scratch) {
-    const int64_t C = wte.C, Vp = wte.rows, chunk = classifier_chunk_rows(rows);
-    const Range range(work::classifier(rows, C, Vp, false, sizeof(floatX), 0));
-    for (int64_t r = 0; r < rows; r += chunk) {
-        const int64_t n = std::min(chunk, rows - r);
-        coded_matmul(logits, inp + r * C, wte, (const floatX*)nullptr, n, (floatX*)nullptr, scratch);
-        parallel_for(n, [&](int64_t i) {
-            float* exps = sizeof(floatX) == 2 ? thread_scratch(V) : nullptr;
-            losses[r + i] = softmax_loss_row(logits + i * Vp, targets[r + i], V, Vp, 0.0f, exps);
-        });
-    }
 }

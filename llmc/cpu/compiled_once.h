@@ -24,6 +24,8 @@
   X void matmul_forward(floatX*, const floatX*, const floatX*, const floatX*, int64_t, int64_t, int64_t, floatX*); \
   X void low_rank_forward(floatX*, const floatX*, const floatX*, const floatX*, const floatX*, const floatX*, floatX*, \
                              int64_t, int64_t, int64_t, int64_t, float, floatX*); \
+  X void low_rank_forward(floatX*, const floatX*, InStrips<floatX>, const floatX*, const floatX*, const floatX*, \
+                             floatX*, int64_t, int64_t, int64_t, int64_t, float, floatX*); \
   X void low_rank_add(floatX*, const floatX*, const floatX*, const floatX*, floatX*, int64_t, int64_t, int64_t, \
                          int64_t, float, floatX*); \
   X void attention_forward(floatX*, float*, const floatX*, int64_t, int64_t, int64_t, int64_t, const int*, \
@@ -33,9 +35,11 @@
   X void attention_decode(floatX*, floatX*, floatX*, const floatX*, float*, int64_t, int64_t, int64_t, int64_t, \
                              int64_t); \
   X void fill_cache(floatX*, floatX*, const floatX*, int64_t, int64_t, int64_t, int64_t); \
-  X void coded_matmul(floatX*, const floatX*, const CodeMatrix&, const floatX*, int64_t, floatX*, void*); \
+  X void coded_matmul(floatX*, const floatX*, const CodeMatrix&, const floatX*, int64_t, floatX*, void*, bool); \
+  X void coded_backward(floatX*, const floatX*, const CodeMatrix&, int64_t, void*, const floatX*); \
   X void coded_encoder(floatX*, const int*, const CodeMatrix&, const floatX*, int64_t, int64_t, int64_t); \
-  X void coded_classifier(float*, floatX*, const floatX*, const CodeMatrix&, const int*, int64_t, int64_t, void*); \
+  X void coded_classifier(float*, floatX*, floatX*, const floatX*, const CodeMatrix&, const int*, int64_t, int64_t, \
+                             float, void*, const Teacher<floatX>&); \
   X double global_norm_squared(const floatX*, size_t);
 #define FUNCTIONS_OF_TYPES(X, floatX, floatG) \
   X void encoder_backward(floatG*, floatG*, const floatX*, const int*, int64_t, int64_t, int64_t, int64_t, bool); \
@@ -44,6 +48,8 @@
   X void matmul_backward(floatX*, floatG*, floatG*, const floatX*, const floatX*, const floatX*, int64_t, int64_t, \
                             int64_t, bool, const floatX*); \
   X void low_rank_backward(floatX*, floatG*, floatG*, const floatX*, const floatX*, const floatX*, const floatX*, \
+                              const floatX*, floatX*, int64_t, int64_t, int64_t, int64_t, float, bool, const floatX*); \
+  X void low_rank_backward(floatX*, floatG*, floatG*, const floatX*, const floatX*, InStrips<floatX>, const floatX*, \
                               const floatX*, floatX*, int64_t, int64_t, int64_t, int64_t, float, bool, const floatX*); \
   X void classifier(float*, floatX*, floatG*, floatX*, const floatX*, const floatX*, const int*, int64_t, int64_t, \
                        int64_t, int64_t, float, bool, float*, const Teacher<floatX>&); \

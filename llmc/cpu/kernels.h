@@ -6,7 +6,7 @@
 #include "llmc/cpu/optimizer_passes.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
-#include "llmc/cpu/code_products.h"
+#include "llmc/cpu/coded_layers.h"
 #include "llmc/cpu/directions.h"
 #include "llmc/cpu/dropout.h"
 #include "llmc/cpu/encoder.h"
@@ -26,7 +26,7 @@ namespace kernels = reference;
 #else
 namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
-    ::classifier_chunk_rows, ::coded_classifier, ::coded_encoder, ::coded_matmul, ::collect_factors,
+    ::classifier_chunk_rows, ::coded_backward, ::coded_classifier, ::coded_encoder, ::coded_matmul, ::collect_factors,
     ::directions_from_state, ::encoder_backward, ::encoder_forward, ::decode_activations, ::directions_from_factors,
     ::dropout, ::encode_activations, ::encode_weights, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
     ::layernorm_forward, ::low_rank_add, ::low_rank_backward, ::low_rank_forward, ::matmul_backward, ::matmul_forward,

@@ -9,8 +9,12 @@
 // in the first-level cache (gemm.h): R multiply-adds for each, and no pass over memory. B is stored
 // transposed, so that both adapters are read along their rows. low is computed again in the
 // backward pass: 2 rows C R FLOPs are less than keeping it is worth.
+//
+// The matrix may be in codes (InStrips): QLoRA (Dettmers et al. 2023, arXiv:2305.14314). Then the
+// large product is computed a strip at a time.
 #pragma once
 #include "llmc/cpu/matmul.h"
+#include "llmc/cpu/weight_codes.h"
 
 // out (rows, R) = scale inp (rows, n) weight (R, n)^T, written.
 template <class floatX>
@@ -58,22 +62,28 @@ Epilogue low_rank_epilogue(floatX* C, int64_t n, const floatX* low, const floatX
 }
 
 // out (rows, OC), and gelu_out (rows, OC) if it is not null, as matmul_forward() writes them, with
-// the adapter. low (rows, R) is scratch.
-template <class floatX>
-void low_rank_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, const floatX* A,
+// the adapter. Weight: const floatX*, or InStrips. low (rows, R) is scratch.
+template <class floatX, class Weight>
+void low_rank_forward(floatX* out, const floatX* inp, Weight weight, const floatX* bias, const floatX* A,
                       const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R, float scale,
                       floatX* gelu_out = nullptr) {
     const Range range(work::low_rank(rows, C, OC, R, gelu_out, sizeof(floatX)));
     scaled_product(low, inp, A, rows, C, R, scale);
-    const auto finish = [=](int64_t row, int64_t col, vfloat v, size_t count) {
-        if (bias) v += load_some(bias + col, count);
-        if (gelu_out) store_some(gelu_out + row * OC + col, gelu(as_stored<floatX>(v)), count);
-        return v;
+    const auto finish_from = [=](int64_t first) {  // that of columns `first` and on
+        return [=](int64_t row, int64_t col, vfloat v, size_t count) {
+            if (bias) v += load_some(bias + first + col, count);
+            if (gelu_out) store_some(gelu_out + row * OC + first + col, gelu(as_stored<floatX>(v)), count);
+            return v;
+        };
     };
-    const MatrixView<floatX> A_view{inp, C, 1}, B_view{weight, 1, C};
-    if (rows > MATMUL_FEW_ROWS)
-        return gemm(out, OC, A_view, B_view, rows, OC, C, false, low_rank_epilogue(out, OC, low, B, R, finish));
-    matmul_forward(out, inp, weight, (const floatX*)nullptr, rows, C, OC);
+    constexpr bool HAS_CODES = !std::is_pointer_v<Weight>;
+    if (HAS_CODES || rows > MATMUL_FEW_ROWS)
+        return for_row_strips(weight, OC, [&](const floatX* strip, int64_t first, int64_t n) {
+            gemm(out + first, OC, MatrixView<floatX>{inp, C, 1}, MatrixView<floatX>{strip, 1, C}, rows, n, C, false,
+                 low_rank_epilogue(out + first, OC, (const floatX*)low, B + first, R, finish_from(first)));
+        });
+    const auto finish = finish_from(0);
+    if constexpr (!HAS_CODES) matmul_forward(out, inp, weight, (const floatX*)nullptr, rows, C, OC);
     for (int64_t row = 0; row < rows; row++)
         for_each_vector(OC, [&](size_t col, size_t count) {
             floatX* at = out + row * OC + col;
@@ -102,10 +112,10 @@ void low_rank_add(floatX* out, const floatX* inp, const floatX* A, const floatX*
 // dinp (rows, C) is written, times gelu'(pre_gelu) if that is not null; dA (R, C) and dB (R, OC)
 // are written, or added to if add. dinp may be null if it is not wanted. low (2, rows, R) is
 // scratch.
-template <class floatX, class floatG>
-void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout, const floatX* inp,
-                       const floatX* weight, const floatX* A, const floatX* B, floatX* low, int64_t rows, int64_t C,
-                       int64_t OC, int64_t R, float scale, bool add, const floatX* pre_gelu = nullptr) {
+template <class floatX, class floatG, class Weight>
+void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout, const floatX* inp, Weight weight,
+                       const floatX* A, const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R,
+                       float scale, bool add, const floatX* pre_gelu = nullptr) {
     const Range range(work::low_rank_backward(rows, C, OC, R, sizeof(floatX), sizeof(floatG)));
     floatX *dlow = low + round_up(rows * R, 16), *const none = nullptr;
     floatG* const no_bias = nullptr;
@@ -114,9 +124,12 @@ void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout,
     matmul_backward(none, dA, no_bias, dlow, inp, none, rows, C, R, add);
     matmul_backward(none, dB, no_bias, low, dout, none, rows, OC, R, add);
     if (!dinp) return;
-    const auto finish = [=](int64_t row, int64_t col, vfloat v, size_t count) {
-        return pre_gelu ? v * gelu_derivative(load_some(pre_gelu + row * C + col, count)) : v;
-    };
-    gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
-         low_rank_epilogue(dinp, C, (const floatX*)dlow, A, R, finish), pre_gelu);
+    for_column_strips(weight, C, [&](const floatX* strip, int64_t first, int64_t n) {
+        const floatX* const before = pre_gelu ? pre_gelu + first : nullptr;
+        const auto finish = [=](int64_t row, int64_t col, vfloat v, size_t count) {
+            return before ? v * gelu_derivative(load_some(before + row * C + col, count)) : v;
+        };
+        gemm(dinp + first, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{strip, n, 1}, rows, n, OC, false,
+             low_rank_epilogue(dinp + first, C, (const floatX*)dlow, A + first, R, finish), before);
+    });
 }

@@ -4,7 +4,8 @@
 #include <cmath>
 #include <vector>
 #include "llmc/adapt/weight_codes.h"
-#include "llmc/cpu/reference.h"
+#include "llmc/cpu/reference_low_rank.h"
+#include "llmc/cpu/weight_codes.h"
 
 namespace reference {
 
@@ -24,14 +25,36 @@ inline void set_code(const CodeMatrix& m, int64_t row, int64_t i, int code) {
 }
 inline float get_scale(const CodeMatrix& m, int64_t row, int64_t i) {
     if (m.format == WEIGHTS_INT8) return m.scales(row)[0];
-    return m.format == WEIGHTS_INT4 ? (float)m.half_scales(row)[i / 32] : m.scales(row)[i / 64];
+    if (m.format == WEIGHTS_INT4) return (float)m.half_scales(row)[i / 32];
+    return std::fma(SCALE_VALUES[m.scale_codes(row)[i / 64]], *m.group(row, i / 64), *m.mean());
 }
 inline float decode_weight(const CodeMatrix& m, int64_t row, int64_t i) {
     return code_level(m.format, get_code(m, row, i)) * get_scale(m, row, i);
 }
 
+// The codes of nf4's scales: of 256 the nearest of all values.
+inline void encode_nf4_scales(const CodeMatrix& m, const std::vector<float>& scales) {
+    double mean = 0;
+    for (float scale : scales) mean += scale / (double)scales.size();
+    *m.mean() = (float)mean;
+    for (size_t first = 0; first < scales.size(); first += 256) {
+        const size_t end = std::min(scales.size(), first + 256);
+        float group = 0;
+        for (size_t i = first; i < end; i++) group = std::max(group, std::fabs(scales[i] - *m.mean()));
+        m.mean()[1 + first / 256] = group;
+        for (size_t i = first; i < end; i++) {
+            const double x = group == 0 ? 0 : (scales[i] - *m.mean()) / (double)group;
+            int nearest = 127;
+            for (int code = 0; code < 256; code++)
+                if (std::fabs(SCALE_VALUES[code] - x) < std::fabs(SCALE_VALUES[nearest] - x)) nearest = code;
+            m.scale_codes(0)[i] = (uint8_t)nearest;
+        }
+    }
+}
+
 // Of each block the scale, then for each weight the code whose level is nearest.
 inline void encode_weights(const CodeMatrix& m, const float* weights) {
+    std::vector<float> nf4_scales;
     const int64_t block = m.format == WEIGHTS_INT8 ? m.padded_C() : m.format == WEIGHTS_INT4 ? INT4_BLOCK : NF4_BLOCK;
     for (int64_t row = 0; row < m.rows; row++)
         for (int64_t first = 0; first < m.padded_C(); first += block) {
@@ -43,7 +66,8 @@ inline void encode_weights(const CodeMatrix& m, const float* weights) {
                                 : m.format == WEIGHTS_INT8 ? std::fabs(extreme) / 127
                                                            : std::fabs(extreme);
             if (m.format == WEIGHTS_INT4) m.half_scales(row)[first / block] = fp16(scale);
-            else m.scales(row)[first / block] = scale;
+            else if (m.format == WEIGHTS_NF4) nf4_scales.push_back(scale);
+            else m.scales(row)[0] = scale;
             const int lowest = m.format == WEIGHTS_INT8 ? -127 : 0, highest = m.format == WEIGHTS_INT8 ? 127 : 15;
             for (int64_t i = first; i < first + block; i++) {
                 int nearest = m.format == WEIGHTS_NF4 ? 7 : m.format == WEIGHTS_INT4 ? 8 : 0;  // the level 0
@@ -54,15 +78,40 @@ inline void encode_weights(const CodeMatrix& m, const float* weights) {
                 set_code(m, row, i, nearest);
             }
         }
+    if (m.format == WEIGHTS_NF4) encode_nf4_scales(m, nf4_scales);
 }
 
 template <class floatX>
-void coded_matmul(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, int64_t rows,
-                  floatX* gelu_out, void* = nullptr) {
+std::vector<floatX> decoded(const CodeMatrix& m) {
     std::vector<floatX> weights(m.rows * m.C);
     for (int64_t o = 0; o < m.rows; o++)
         for (int64_t i = 0; i < m.C; i++) weights[o * m.C + i] = decode_weight(m, o, i);
-    matmul_forward(out, inp, weights.data(), bias, rows, m.C, m.rows, gelu_out);
+    return weights;
+}
+template <class floatX>
+void coded_matmul(floatX* out, const floatX* inp, const CodeMatrix& m, const floatX* bias, int64_t rows,
+                  floatX* gelu_out, void* = nullptr, bool = false) {
+    matmul_forward(out, inp, decoded<floatX>(m).data(), bias, rows, m.C, m.rows, gelu_out);
+}
+template <class floatX>
+void coded_backward(floatX* dinp, const floatX* dout, const CodeMatrix& m, int64_t rows, void* = nullptr,
+                    const floatX* pre_gelu = nullptr) {
+    floatX* const none = nullptr;
+    matmul_backward(dinp, none, none, dout, none, decoded<floatX>(m).data(), rows, m.C, m.rows, false, pre_gelu);
+}
+template <class floatX>
+void low_rank_forward(floatX* out, const floatX* inp, const InStrips<floatX>& weight, const floatX* bias,
+                      const floatX* A, const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R,
+                      float scale, floatX* gelu_out = nullptr) {
+    low_rank_forward(out, inp, (const floatX*)decoded<floatX>(weight.codes).data(), bias, A, B, low, rows, C, OC, R,
+                     scale, gelu_out);
+}
+template <class floatX, class floatG>
+void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout, const floatX* inp,
+                       const InStrips<floatX>& weight, const floatX* A, const floatX* B, floatX* low, int64_t rows,
+                       int64_t C, int64_t OC, int64_t R, float scale, bool add, const floatX* pre_gelu = nullptr) {
+    low_rank_backward(dinp, dA, dB, dout, inp, (const floatX*)decoded<floatX>(weight.codes).data(), A, B, low, rows, C,
+                      OC, R, scale, add, pre_gelu);
 }
 
 template <class floatX>
@@ -74,12 +123,11 @@ void coded_encoder(floatX* out, const int* inp, const CodeMatrix& wte, const flo
 }
 
 template <class floatX>
-void coded_classifier(float* losses, floatX* logits, const floatX* inp, const CodeMatrix& wte, const int* targets,
-                      int64_t rows, int64_t V, void* = nullptr) {
-    std::vector<floatX> weights(wte.rows * wte.C);
+void coded_classifier(float* losses, floatX* dinp, floatX* logits, const floatX* inp, const CodeMatrix& wte,
+                      const int* targets, int64_t rows, int64_t V, float dloss, void* = nullptr,
+                      const Teacher<floatX>& teacher = {}) {
     floatX* const none = nullptr;
-    for (int64_t o = 0; o < wte.rows; o++)
-        for (int64_t i = 0; i < wte.C; i++) weights[o * wte.C + i] = decode_weight(wte, o, i);
-    classifier(losses, none, none, logits, inp, weights.data(), targets, rows, wte.C, V, wte.rows, 0.0f, false);
+    classifier(losses, dinp, none, logits, inp, decoded<floatX>(wte).data(), targets, rows, wte.C, V, wte.rows, dloss,
+               false, nullptr, teacher);
 }
 }  // namespace reference

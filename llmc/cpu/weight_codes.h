@@ -1,5 +1,5 @@
 // Codes of weights on a CPU: made of numbers, and turned into numbers again; formulas:
-// llmc/adapt/weight_codes.h. Products with them: code_products.h.
+// llmc/adapt/weight_codes.h. Products with them: code_products.h, coded_layers.h.
 #pragma once
 #include <vector>
 #include "llmc/adapt/weight_codes.h"
@@ -39,8 +39,8 @@ VEC_INLINE vint nearest_nf4(vfloat v) {
 }
 
 // Writes a row of m, from n values, m.padded_C() of them, zeros beyond the row's end. codes has
-// room for as many.
-inline void encode_row(const CodeMatrix& m, int64_t row, const float* values, uint8_t* codes) {
+// room for as many. The scales of nf4 go to nf4_scales.
+inline void encode_row(const CodeMatrix& m, int64_t row, const float* values, uint8_t* codes, float* nf4_scales) {
     const int64_t n = m.padded_C();
     if (m.format == WEIGHTS_INT8) {
         const float scale = largest_magnitude(values, n) / 127;
@@ -61,7 +61,7 @@ inline void encode_row(const CodeMatrix& m, int64_t row, const float* values, ui
     }
     for (int64_t i = 0; i < n && m.format == WEIGHTS_NF4; i += NF4_BLOCK) {
         const float scale = largest_magnitude(values + i, NF4_BLOCK);
-        m.scales(row)[i / NF4_BLOCK] = scale;
+        nf4_scales[row * m.row_groups() + i / NF4_BLOCK] = scale;
         write_codes(codes + i, values + i, NF4_BLOCK, inverse_or_zero(scale), nearest_nf4);
     }
     uint8_t* const packed = m.codes(row);
@@ -70,22 +70,40 @@ inline void encode_row(const CodeMatrix& m, int64_t row, const float* values, ui
             packed[i / 2 + j] = codes[i + j] | codes[i + CODE_GROUP / 2 + j] << 4;
 }
 
+// Writes the codes of nf4's scales, those of all rows, and what they are multiplied by and added
+// to.
+inline void encode_scales(const CodeMatrix& m, const std::vector<float>& scales) {
+    double sum = 0;
+    for (float scale : scales) sum += scale;
+    const int64_t n = (int64_t)scales.size();
+    const float mean = *m.mean() = (float)(sum / (double)n);
+    for (int64_t first = 0; first < n; first += NF4_GROUP) {
+        const int64_t end = std::min(n, first + NF4_GROUP);
+        float& group = m.mean()[1 + first / NF4_GROUP] = 0;
+        for (int64_t i = first; i < end; i++) group = std::max(group, std::fabs(scales[i] - mean));
+        for (int64_t i = first; i < end; i++)
+            m.scale_codes(0)[i] = ScaleCode::nearest((scales[i] - mean) * inverse_or_zero(group));
+    }
+}
+
 // Writes codes and scales of weights (m.rows, m.C).
 inline void encode_weights(const CodeMatrix& m, const float* weights) {
     const int64_t n = m.padded_C();
+    std::vector<float> nf4_scales(m.format == WEIGHTS_NF4 ? m.rows * m.row_groups() : 0);
     parallel_ranges(m.rows, 32, [&](int64_t begin, int64_t end) {
         std::vector<float> values(n);
         std::vector<uint8_t> codes(n);
         for (int64_t row = begin; row < end; row++) {
             std::copy(weights + row * m.C, weights + (row + 1) * m.C, values.begin());
-            encode_row(m, row, values.data(), codes.data());
+            encode_row(m, row, values.data(), codes.data(), nf4_scales.data());
         }
     });
+    if (m.format == WEIGHTS_NF4) encode_scales(m, nf4_scales);
 }
 
 // The scale of half a group of 4-bit codes, 32 of a row.
 inline float scale_of_half(const CodeMatrix& m, int64_t row, int64_t half) {
-    return m.format == WEIGHTS_INT4 ? (float)m.half_scales(row)[half] : m.scales(row)[half / 2];
+    return m.format == WEIGHTS_INT4 ? (float)m.half_scales(row)[half] : m.nf4_scale(row, half / 2);
 }
 
 // table[code] of each lane.
@@ -103,28 +121,68 @@ VEC_INLINE vfloat look_up(const float (&table)[16], vint code) {
 #endif
 }
 
-// values (m.C) of a row, rounded to floatX.
+// values (n) of a row from column `first` on, a multiple of 64, rounded to floatX.
 template <class floatX>
-void decode_row(floatX* values, const CodeMatrix& m, int64_t row) {
-    const uint8_t* const codes = m.codes(row);
+void decode_row(floatX* values, const CodeMatrix& m, int64_t row, int64_t first, int64_t n) {
     if (m.format == WEIGHTS_INT8) {
+        const int8_t* const codes = (const int8_t*)m.codes(row) + first;
         const float scale = *m.scales(row);
-        const int64_t whole = m.C / VEC_FLOATS * VEC_FLOATS;
-        for (int64_t i = 0; i < m.padded_C() && i < m.C; i += VEC_FLOATS) {
-            const vfloat v = __builtin_convertvector(load((const int8_t*)codes + i), vfloat) * scale;
-            store_some(values + i, v, i < whole ? VEC_FLOATS : m.C - whole);
+        for (int64_t i = 0; i < n; i += VEC_FLOATS) {
+            const vfloat v = __builtin_convertvector(load(codes + i), vfloat) * scale;
+            store_some(values + i, v, std::min<int64_t>(VEC_FLOATS, n - i));
         }
         return;
     }
     constexpr float INT4_LEVELS[16] = {-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
     const auto& levels = m.format == WEIGHTS_INT4 ? INT4_LEVELS : NF4_LEVELS;
-    for (int64_t half = 0; half * 32 < m.C; half++) {
+    for (int64_t begin = 0; begin < n; begin += 32) {  // half a group
+        const int64_t half = (first + begin) / 32;
         const float scale = scale_of_half(m, row, half);
-        const int8_t* const bytes = (const int8_t*)codes + half / 2 * 32;
-        for (int64_t i = 0; i < 32 && half * 32 + i < m.C; i += VEC_FLOATS) {
+        const int8_t* const bytes = (const int8_t*)m.codes(row) + half / 2 * 32;
+        for (int64_t i = 0; i < 32 && begin + i < n; i += VEC_FLOATS) {
             const vint code = load(bytes + i) >> (half % 2 ? 4 : 0) & 15;
-            const int64_t left = m.C - half * 32 - i;
-            store_some(values + half * 32 + i, look_up(levels, code) * scale, std::min<int64_t>(VEC_FLOATS, left));
+            store_some(values + begin + i, look_up(levels, code) * scale, std::min<int64_t>(VEC_FLOATS, n - begin - i));
         }
     }
+}
+
+// A matrix in codes, and room for a strip of it in floatX: WeightCodes::strip_elems() elements.
+template <class floatX>
+struct InStrips {
+    CodeMatrix codes;
+    floatX* strip;
+};
+// Calls product(weights, first, n) for strips of rows of a matrix (OC, C): rows first to first +
+// n - 1 are at weights, as numbers. A matrix that has no codes is one strip.
+template <class floatX, class Product>
+void for_row_strips(const InStrips<floatX>& matrix, int64_t OC, Product product) {
+    const CodeMatrix& m = matrix.codes;
+    for (int64_t first = 0; first < OC; first += WeightCodes::strip_rows(m)) {
+        const int64_t n = std::min(WeightCodes::strip_rows(m), OC - first);
+        parallel_ranges(n, 16, [&](int64_t begin, int64_t end) {
+            for (int64_t i = begin; i < end; i++) decode_row(matrix.strip + i * m.C, m, first + i, 0, m.C);
+        });
+        product((const floatX*)matrix.strip, first, n);
+    }
+}
+template <class floatX, class Product>
+void for_row_strips(const floatX* weights, int64_t OC, Product product) {
+    product(weights, int64_t(0), OC);
+}
+// Calls product(weights, first, n) for strips of columns: rows of n elements, from column `first`
+// on.
+template <class floatX, class Product>
+void for_column_strips(const InStrips<floatX>& matrix, int64_t C, Product product) {
+    const CodeMatrix& m = matrix.codes;
+    for (int64_t first = 0; first < C; first += WeightCodes::strip_columns(m)) {
+        const int64_t n = std::min(WeightCodes::strip_columns(m), C - first);
+        parallel_ranges(m.rows, 256, [&](int64_t begin, int64_t end) {
+            for (int64_t row = begin; row < end; row++) decode_row(matrix.strip + row * n, m, row, first, n);
+        });
+        product((const floatX*)matrix.strip, first, n);
+    }
+}
+template <class floatX, class Product>
+void for_column_strips(const floatX* weights, int64_t C, Product product) {
+    product(weights, int64_t(0), C);
 }

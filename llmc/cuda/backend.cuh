@@ -105,7 +105,8 @@ inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Option
 template <class floatX>
 void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported<floatX>(sizes, o);
-    if (!o.weights.empty()) usage_error("--weights %s is for CPUs; ./train_gpt2_cpu takes it", o.weights);
+    if (weight_format(o.weights))
+        usage_error("--weights %s is for CPUs; ./train_gpt2_cpu takes it, and none is accepted here", o.weights);
     if (model.teacher) usage_error("--teacher %s is for CPUs; ./train_gpt2_cpu takes it", o.teacher);
     if (!model.gpu) model.gpu = std::make_shared<Gpu>();
     model.format = format_of<floatX>();

@@ -110,7 +110,7 @@ inline void add_tiles(FactorTables& tables, const TensorPart& part, const Matrix
     t.row_results = t.col_results + (int64_t)t.row_tiles * t.cols;
     tables.tile_results = t.row_results + (t.row_factors ? (int64_t)t.col_tiles * t.tiled_rows() : 0);
     tables.grad_elems += part.elems();
-    tables.tensors.push_back(t);
+    tables.tensors[part.number] = t;
     for (int row = 0; row < t.row_tiles; row++)
         for (int col = 0; col < t.col_tiles; col++) tables.tiles.push_back({part.number, row, col});
 }
@@ -120,6 +120,7 @@ inline FactorTables factor_tables(Optimizer optimizer, const ParameterLayout& la
     FactorTables tables;
     if (factors.kept != KEEP_FACTORED) return tables;
     tables.processes = layout.processes;
+    tables.tensors.resize(all_tensors(layout.config));  // what does not train has no tiles
     for (int64_t b = 0; b < layout.buckets(); b++)
         tables.buckets.push_back({factors.bucket_begin(b), factors.bucket_elems(b), 0, {}});
     for_each_part(layout, {layout.processes, comm.shards.rank}, {}, [&](const TensorPart& part) {
@@ -262,6 +263,7 @@ inline void renew_factors(Optimizer optimizer, const FactorTables& tables, const
                           int64_t step, const DeviceResults* results, cudaStream_t stream) {
     for (size_t b = 0; b < tables.buckets.size(); b++) {
         const FactorBucket& bucket = tables.buckets[b];
+        if (bucket.tensors == 0) continue;  // nothing in it trains
         const dim3 tensors((unsigned)bucket.tensors);
         const dim3 blocks((unsigned)ceil_div(bucket.elems, FACTOR_THREADS), tensors.x);
         with_factored(optimizer, [&](auto constant) {

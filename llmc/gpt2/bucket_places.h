@@ -55,8 +55,8 @@ struct BucketPlaces {
             const auto gap_to = [&](int64_t next) {
                 if (next > end) f(whole(layout, l) + end, next - end);
             };
-            for (int i = 0; i < NUM_TENSORS; i++) {
-                if (!TENSORS[i].per_layer) continue;
+            for (int i = 0; i < ALL_TENSORS; i++) {
+                if (!TENSORS[i].per_layer || !trains(layout.config, i, l)) continue;
                 gap_to(layout.offset_in_bucket(i, l));
                 end = layout.offset_in_bucket(i, l) + tensor_elems(i, layout.config);
             }

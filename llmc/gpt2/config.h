@@ -16,6 +16,7 @@ struct LowRank {
     uint32_t on = 0;    // which: 1 qkv, 2 attproj, 4 fc, 8 fcproj
     float alpha = 0;    // what an adapter adds is multiplied by alpha / rank
     uint64_t base = 0;  // a checksum of the model that it was trained on, 0: unknown
+    int beside = 0;     // in which format that model's matrices were then (WeightFormat), 0: numbers
 
     float scale() const { return alpha / (float)rank; }
 };

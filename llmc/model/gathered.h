@@ -6,7 +6,8 @@
 // Elements first to first + n of a tensor of the weights as fp32 on the host, until the next such
 // call; where every process keeps a slice, from all of them: then all processes call it.
 inline const float* gathered_tensor_data(GPT2& model, int tensor, int64_t layer, int64_t first, int64_t n) {
-    if (!model.weight_places.sharded) return tensor_data(model, tensor, layer, first, n);
+    if (!model.weight_places.sharded || !trains(model.layout.config, tensor, layer))
+        return tensor_data(model, tensor, layer, first, n);
     const ParameterLayout& layout = model.layout;
     const CommGroup& shards = comm.shards;
     const int64_t bucket = layout.bucket_of(tensor, layer);

@@ -127,6 +127,7 @@ struct GPT2 {
     // window of a layer's attention.
     template <class floatX>
     floatX* param(int tensor, int64_t layer = 0) {
+        if (!trains(layout.config, tensor, layer)) return (floatX*)params + frozen_at(tensor, layer);
         return whole_weights<floatX>(layout.bucket_of(tensor, layer)) + layout.offset_in_bucket(tensor, layer);
     }
     template <class floatX>
@@ -137,6 +138,11 @@ struct GPT2 {
     float* act32(int a, int64_t layer = 0) { return act<float>(a, layer); }
     int* ints(int a) { return act<int>(a); }
 
+    // Where a tensor lies in params that does not train: behind the buckets, or what is there of
+    // them.
+    int64_t frozen_at(int tensor, int64_t layer) const {
+        return weight_places.elems(layout) + layout.offset(tensor, layer) - layout.total_elems();
+    }
     // Where the gradient of a tensor of one layer begins in its memory, in elements.
     int64_t gradient_at(int tensor, int64_t layer = 0) const {
         return gradient_places.whole(layout, layout.bucket_of(tensor, layer)) + layout.offset_in_bucket(tensor, layer);

@@ -187,6 +187,7 @@ inline BucketSlice kept_weights(const GPT2& model) { return model.weight_places.
 inline ElementRange kept_elements(const GPT2& model, int tensor, int64_t layer) {
     const ParameterLayout& layout = model.layout;
     const int64_t elems = tensor_elems(tensor, layout.config);
+    if (model.codes && is_product_matrix(tensor)) return {0, 0};
     if (!trains(layout.config, tensor, layer)) return {0, elems};
     return kept_weights(model).within(layout, layout.bucket_of(tensor, layer), layout.offset_in_bucket(tensor, layer),
                                       elems);
@@ -194,6 +195,8 @@ inline ElementRange kept_elements(const GPT2& model, int tensor, int64_t layer) 
 // Element `first` of a tensor of one layer, in the memory of the device; one that this process
 // keeps.
 inline void* weight_at(const GPT2& model, int tensor, int64_t layer, int64_t first) {
+    if (!trains(model.layout.config, tensor, layer))
+        return (char*)model.params + (model.frozen_at(tensor, layer) + first) * format_bytes(model.format);
     const int64_t bucket = model.layout.bucket_of(tensor, layer), index = model.layout.offset(tensor, layer) + first;
     return (char*)model.params + model.weight_places.at(model.layout, bucket, index) * format_bytes(model.format);
 }

@@ -33,6 +33,7 @@ inline std::vector<OptimizerState> states_of(const OptimizerInfo& optimizer, boo
 inline int64_t factor_elems(Kept kept, int tensor, const GPT2Config& c) {
     const TensorInfo& info = TENSORS[tensor];
     const int64_t rows = dimension(info.rows, c), cols = dimension(info.cols, c);
+    if (rows == 0) return 0;
     if (kept == KEEP_FACTORED) return rows > 1 ? rows + cols : cols;
     return kept == KEEP_VECTORS && info.per_layer && rows == 1 ? cols : 0;
 }
@@ -48,18 +49,20 @@ struct StateLayout {
         const bool in_layers = bucket < parameters->config.L;
         if (!replicated())
             return kept == KEEP_NONE || (kept == KEEP_OUTSIDE && in_layers) ? 0 : parameters->bucket_elems(bucket);
-        return round_up(factor_offset(NUM_TENSORS, in_layers), 16 * parameters->processes);
+        return round_up(factor_offset(ALL_TENSORS, in_layers), 16 * parameters->processes);
     }
     int64_t bucket_begin(int64_t bucket) const {
         if (replicated()) return bucket * bucket_elems(0);
         return kept == KEEP_NONE || kept == KEEP_OUTSIDE ? 0 : parameters->bucket_begin[bucket];
     }
     int64_t total_elems() const { return bucket_begin(parameters->config.L) + bucket_elems(parameters->config.L); }
-    // Where the factors of a tensor lie in their bucket.
+    // Where the factors of a tensor lie in their bucket: the same in all layers, of which then the
+    // same tensors train.
     int64_t factor_offset(int tensor, bool per_layer) const {
         int64_t at = 0;
         for (int i = 0; i < tensor; i++)
-            if (TENSORS[i].per_layer == per_layer) at += factor_elems(kept, i, parameters->config);
+            if (TENSORS[i].per_layer == per_layer && trains(parameters->config, i))
+                at += factor_elems(kept, i, parameters->config);
         return at;
     }
     // Where the factors of a tensor lie among all factors.

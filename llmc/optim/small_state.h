@@ -202,9 +202,9 @@ struct TensorRange {
 inline std::vector<TensorRange> tensor_ranges(const ParameterLayout& layout, int64_t bucket, int64_t first,
                                               int64_t end) {
     std::vector<TensorRange> ranges;
-    for (int i = 0; i < NUM_TENSORS; i++) {
-        if (TENSORS[i].per_layer != (bucket < layout.config.L)) continue;
-        const int64_t begin = layout.offset_in_bucket(i);
+    for (int i = 0; i < ALL_TENSORS; i++) {
+        if (TENSORS[i].per_layer != (bucket < layout.config.L) || !trains(layout.config, i, bucket)) continue;
+        const int64_t begin = layout.offset_in_bucket(i, bucket);
         const int64_t low = std::max(begin, first);
         const int64_t high = std::min(begin + tensor_elems(i, layout.config), end);
         if (low < high) ranges.push_back({low - first, high - first, TENSORS[i].decayed});

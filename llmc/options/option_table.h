@@ -249,9 +249,8 @@ inline const std::vector<OptionRow>& option_table() {
               "CPU; the processes on a machine share them"),
         text(EVERYDAY | SPEED, "", "--precision", &O::precision, "fp32, fp32x3, bf16, fp16",
              "CPU: fp32; CUDA: as built", "of weights and activations; fp16 on CUDA alone"),
-        text(
-            SPEED, "", "--weights", &O::weights, "int8, int4, nf4", "as --precision",
-            "with -x 0: generation and evaluation with matrices in 8 or 4 bits a weight, in fewer bytes and less time"),
+        text(SPEED, "", "--weights", &O::weights, "none, int8, int4, nf4", "none, or --adapter's",
+             "generation, evaluation and, with --lora, training with matrices in 8 or 4 bits a weight"),
         text(SPEED, "", "--loss-scale", &O::loss_scale, "`dynamic` or a number above 0", "dynamic",
              "fp16: what the loss is multiplied by for the backward pass; dynamic: lowered when a gradient overflows"),
         text(CHECKPOINTS, "", "--trace", &O::trace, "file", "none", "a time line of some steps, for ui.perfetto.dev"),

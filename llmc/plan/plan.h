@@ -52,6 +52,8 @@ inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Si
             rows.push_back({"parameters", TENSORS[i].name, WEIGHT_FORMAT_NAMES[codes.format], codes.bytes(i)});
     if (!model.weight_places.sharded) return plan_tensors(rows, s, model.layout, (bool)model.codes);
     plan_buckets(rows, "parameters", "", model.weight_places, model.layout, s.floatX_bytes);
+    if (const int64_t frozen = model.layout.frozen_elems)
+        rows.push_back({"parameters", "frozen", "in each process", frozen * s.floatX_bytes});
 }
 // The state of the optimizer that this process keeps: in memory, or `elsewhere`.
 inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,

@@ -50,7 +50,7 @@ inline int64_t trial_bytes(const GPT2& model, const Options& o, Sizes s) {
     GPT2 trial;
     trial.format = model.format, trial.backend = model.backend;
     if (model.teacher) trial.teacher = new_teacher(model.teacher->layout.config);
-    trial.layout = parameter_layout(s.config, s.slices(), !o.weights.empty());
+    trial.layout = parameter_layout(s.config, s.slices(), weight_format(o.weights));
     s.recompute = o.recompute, s.recompute_every = std::max<int64_t>(1, o.recompute_every);
     s.compressed_activations = o.compress_activations;
     s.B = o.batch_size, s.T = o.seq_len, s.micro_steps = o.total_batch_size / (s.B * s.T * s.processes);

@@ -59,7 +59,7 @@ inline Sizes settle_run(Run& run) {
     settle_val_data(o);
     check_loss_mask(o);
     check_number_format(run.model.format, o);
-    weight_format(o.weights, o.max_steps != 0);
+    weight_format(o.weights);
     if (!resumed) settle_model(o);  // a checkpoint has its own weights
     GPT2Config config = config_of_model(o, run.model_file);
     settle_window(o, config, resumed);
@@ -78,7 +78,7 @@ inline Sizes settle_run(Run& run) {
     run.B = o.batch_size, run.T = o.seq_len;
     const int64_t micro_steps = o.total_batch_size / (run.B * run.T * comm.processes);
     settle_shards(o);
-    run.model.layout = parameter_layout(config, comm.shards.processes, !o.weights.empty());
+    run.model.layout = parameter_layout(config, comm.shards.processes, weight_format(o.weights));
     const int64_t cache_T = cache_positions(o, config), logit_rows = 0;  // the device settles these rows
     // A run that only generates makes one forward pass over the prompt.
     const bool prompts = only_generates(o) && cache_T > 0;

@@ -3,7 +3,7 @@
 nobody disturbed: checkpoint, main.log, metrics.csv, evals.jsonl, tensors.csv and model_best.bin byte for byte, but for
 what is measured (times, memory). `make chaos KILLS=1000`.
 
-    dev/test/chaos/chaos.py                     100 kills, and two cases of each other campaign
+    dev/test/chaos/chaos.py                     110 kills, and two cases of each other campaign
     dev/test/chaos/chaos.py --kills 1000 --cases 20 --seed 2
     dev/test/chaos/chaos.py --only mpi-3        one case again, of the same seed; --only mpi: those of one campaign
 
@@ -13,6 +13,7 @@ kill -9 (KILLS of them, in cases of ten):
                  folder, where a killed run leaves its own
     signs, apart those of fs, with gradients in 1 bit, and what waits of them; and apart, with outer steps
     zero2, zero3 those of fs, at stages 2 and 3, the latter with --offload both
+    adapters     those of zero3, of a run with --lora beside weights in nf4
     changing     1 to 3 processes, another number at each start; losses are compared, to rounding
 Others: the run ends with status 0, or with 1 and one sentence, and goes on later:
     full, readonly, broken_disk   from some call on every write to the out dir fails: ENOSPC, EROFS; or one does: EIO
@@ -55,7 +56,8 @@ FLAGS = (f"-e L1C16H1T16V256 -t 16 -b 1 -d 96 -x {STEPS} -n 1 -v 5 -m -1 -s 11 -
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 MESSAGES = {"signs": ("fs", ["--compress-gradients", "1bit", "--compress-warmup", 4]),  # how they meet, and their flags
             "apart": ("fs", ["--sync-every", 3, "-n", 2, "-v", 6, "--noise-scale", 0, "--outer-momentum", 0.5]),
-            "zero2": ("fs", ["-z", 2]), "zero3": ("fs", ["-z", 3, "-r", 3, "--offload", "both"])}
+            "zero2": ("fs", ["-z", 2]), "zero3": ("fs", ["-z", 3, "-r", 3, "--offload", "both"]),
+            "adapters": ("fs", ["-z", 3, "--lora", 2, "--weights", "nf4", "--noise-scale", 0, "--log-tensors", 0])}
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE, -signal.SIGILL}
 CHECKPOINT = re.compile(r"(model|state|DONE)_(\d+).*")
 METRIC = re.compile(r'X\(METRIC_\w+,\s*"(\w+)",\s*"[^"]*",\s*(true|false)')
@@ -512,7 +514,7 @@ def all_cases(options, mpi):
 
 def main():
     flags = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    flags.add_argument("--kills", type=int, default=100)
+    flags.add_argument("--kills", type=int, default=110)
     flags.add_argument("--cases", type=int, default=2, help="of each other campaign")
     flags.add_argument("--seed", type=int, default=1)
     flags.add_argument("--only", help="CAMPAIGN, or CAMPAIGN-NUMBER")

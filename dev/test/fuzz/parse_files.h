@@ -54,17 +54,43 @@ inline std::vector<std::string> model_seeds() {
     return {model_bytes(MODEL_VERSION_FP32), model_bytes(MODEL_VERSION_BF16)};
 }
 // What is read is what the file holds, to the last bit.
-inline void run_model(const std::string& input) {
-    FileReader file(scratch_file("model.bin", input));
-    GPT2Config config;
-    const int32_t version = read_model_header(file, config);
+inline void expect_tensors(FileReader& file, int32_t version, const GPT2Config& config, int begin, int end,
+                           const std::string& input) {
     std::string read;
-    read_model_tensors(file, version, config, [&](int tensor, int64_t, const float* values) {
+    read_tensors(file, version, config, begin, end, [&](int tensor, int64_t, const float* values) {
         const int64_t n = tensor_elems(tensor, config);
         const size_t bytes = version == MODEL_VERSION_FP32 ? 4 : 2;
         for (int64_t i = 0; i < n; i++) read.append((const char*)&values[i] + 4 - bytes, bytes);
     });
     expect(read == input.substr(sizeof(Header)), "a model's weights are those of its file");
+}
+inline void run_model(const std::string& input) {
+    FileReader file(scratch_file("model.bin", input));
+    GPT2Config config;
+    const int32_t version = read_model_header(file, config);
+    expect_tensors(file, version, config, 0, NUM_TENSORS, input);
+}
+
+// ---- adapters of a tiny model
+
+inline std::vector<std::string> adapter_seeds() {
+    std::vector<std::string> seeds;
+    for (int32_t version : {MODEL_VERSION_FP32, MODEL_VERSION_BF16}) {
+        GPT2Config config = TINY;
+        config.lora = {2, 5, 8, 7, WEIGHTS_NF4};
+        const std::vector<float> values(adapter_elems(config), 0.25f);
+        FileWriter file(scratch + "/adapter.bin");
+        write_adapters(file, config, version, [&](int, int64_t, int64_t, int64_t) { return values.data(); });
+        file.commit();
+        seeds.push_back(content_of(file.path));
+    }
+    return seeds;
+}
+inline void run_adapter(const std::string& input) {
+    FileReader file(scratch_file("adapter.bin", input));
+    GPT2Config config = TINY;
+    const int32_t version = read_adapter_header(file, config);
+    expect_tensors(file, version, config, NUM_TENSORS, ALL_TENSORS, input);
 }
 
 // ---- checkpoints: the state of rank 0, beside a valid model, rank 1's state and DONE

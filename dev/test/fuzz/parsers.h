@@ -37,6 +37,7 @@ inline const Parser PARSERS[] = {
     {"verdict", HELLO, verdict_seeds, run_verdict, repair_verdict},
     {"meeting", TEXT, meeting_seeds, run_meeting},
     {"address", TEXT, address_seeds, run_address},
+    {"adapter", BINARY, adapter_seeds, run_adapter},
 };
 constexpr size_t NUM_PARSERS = std::size(PARSERS);
 
