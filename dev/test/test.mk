@@ -195,6 +195,11 @@ $(call check,stale,late gradients and the chapter about them,,\
     dev/test/stale.py --packages || skip "pip install numpy"; dev/test/stale.py)
 $(call check,average,averages of weights beside NumPy,$(CPU) $(SIM16),\
     dev/test/average.py --packages || skip "pip install numpy"; dev/test/average.py)
+$(call check,prune,pruned weights stay 0 and are those of NumPy,$(CPU) $(SIM16),\
+    dev/test/prune.py --packages || skip "pip install numpy"; dev/test/prune.py)
+$(call check,prune_torch,the steps of a pruned model beside PyTorch,$(CPU),\
+    dev/test/prune.py torch --packages || skip "pip install numpy safetensors torch transformers";\
+    dev/test/prune.py torch)
 $(call check,plot_packages,event files for TensorBoard and PNG,,\
     dev/test/plot.py packages --packages || skip "pip install cairosvg tensorboard"; dev/test/plot.py packages)
 EVALUATION := numpy tiktoken torch transformers

@@ -88,13 +88,15 @@ inline uint64_t trained_identity(const GPT2Config& c) {
     return sum.value() | 1;
 }
 
-// Exit 2 if `flag` leaves tensors out, and other flags ask for what needs all of them.
-inline void check_partial_training(const std::string& flag, const Options& o) {
+// Exit 2 if `flag` leaves tensors or weights out, and other flags ask for what does not go with
+// that, for this reason.
+inline void check_partial_training(const std::string& flag, const Options& o,
+                                   const char* reason = "which needs gradients of all tensors") {
     const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(o.optimizer.c_str())];
     const bool by_element =
         !optimizer.whole_tensors && optimizer.keeps.factors == KEEP_NONE && optimizer.keeps.m != KEEP_8BIT;
     const auto refuse = [&](const std::string& other, const char* accepted) {
-        usage_error("%s with %s, which needs gradients of all tensors; %s", flag, other, accepted);
+        usage_error("%s with %s, %s; %s", flag, other, reason, accepted);
     };
     if (o.zero_stage > 1) refuse(format("-z %d", o.zero_stage), "-z 0 and -z 1 are accepted");
     if (!by_element) refuse("--optimizer " + o.optimizer, "adamw, adam, sgd and others that keep fp32 are accepted");
