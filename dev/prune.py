@@ -16,6 +16,7 @@ import pathlib
 import re
 import resource
 import statistics
+import textwrap
 import time
 
 children.need("numpy")
@@ -158,7 +159,7 @@ def text_of(figures):
              f"validation split, {seeds} seeds: the mean, and half of how far the lowest and the highest are apart. "
              f"Weights in 16 bits. A step with `--prune` takes {figures['slower']:.2f} times the processor time of one "
              "without.", "",
-             f"| | kB | {' | '.join(['bits per byte'])} |", "|---|---|---|",
+             "| | kB | bits per byte |", "|---|---|---|",
              f"| dense, {steps} steps | {dense / 1000:.0f} | {of_seeds(bits['dense'])} |",
              f"| dense, trained on | {dense / 1000:.0f} | {of_seeds(bits['dense on'])} |",
              f"| dense and smaller, {SMALLER} | {stored_bytes(SMALLER, 0)['dense'] / 1000:.0f} | "
@@ -171,7 +172,7 @@ def text_of(figures):
         lines.append(f"| {name} | {' | '.join(cells)} |")
     for way, name in WAYS.items():
         lines.append(f"| {name} | {' | '.join(of_seeds(bits[way][str(share)]) for share in SHARES)} |")
-    return "\n".join(lines)
+    return "\n".join(line if line.startswith("|") else textwrap.fill(line, 120) for line in lines)
 
 
 def picture(figures):
