@@ -181,7 +181,7 @@ def picture(figures):
     ways = {way: {float(share): values for share, values in bits[way].items()} for way in WAYS}
     top = statistics.mean(bits["dense"]) + 1.2  # what was cut and not trained on goes beyond
     every = [v for way in ways.values() for values in way.values() for v in values if v < top] + bits["dense on"]
-    panel = charts.Panel(70, 60, 500, 300, (0, 1), charts.around(every))
+    panel = charts.Panel(70, 92, 500, 290, (0, 1), charts.around(every))
     panel.frame("bits per byte", "share of zeros in the matrices")
     panel.references({"dense": statistics.mean(bits["dense"]), "dense, trained on": statistics.mean(bits["dense on"])})
     for color, found in zip(svg.COLORS, ways.values()):
@@ -189,7 +189,7 @@ def picture(figures):
                      if statistics.mean(values) < top], color)
         panel.marks([(share, v) for share, values in found.items() for v in values if v < top], color)
     panel.parts += charts.legend(70, 18, 520, WAYS.values(), svg.COLORS)[0]
-    return svg.picture(640, 410, charts.SIZE, panel.parts)
+    return svg.picture(640, 432, charts.SIZE, panel.parts)
 
 
 SHOWN = readme.Shown(COURSE / "pruning.json", COURSE / "35-pruning.md", "pruning", COURSE / "pictures/pruning.svg",

@@ -148,6 +148,9 @@ $(call check,lora,LoRA beside PEFT and adapters from and to its files,$(CPU),\
     dev/test/lora.py --packages || skip "pip install numpy peft safetensors torch transformers"; dev/test/lora.py)
 $(call check,distill,distillation beside PyTorch,$(CPU),\
     dev/test/distill.py --packages || skip "pip install numpy safetensors torch transformers"; dev/test/distill.py)
+$(call check,preferences,preference tuning beside PyTorch,$(CPU) prefer,\
+    dev/test/preferences.py --packages || skip "pip install numpy safetensors torch transformers";\
+    dev/test/preferences.py)
 $(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
 $(call check,course_contamination,the table of chapter 32 is that of the texts,tokenize,\

@@ -19,8 +19,7 @@ float two_of_four(float* values, unsigned char* places, const float* w, const fl
     for (int four = 0; four < C; four += 4)
         for (int place = 0; place < 4; place++) {
             int larger = 0;
-            for (int other = 0; other < 4; other++)
-                larger += std::fabs(w[four + other]) > std::fabs(w[four + place]);
+            for (int other = 0; other < 4; other++) larger += std::fabs(w[four + other]) > std::fabs(w[four + place]);
             if (larger >= 2) continue;
             values[kept] = w[four + place], places[kept] = (unsigned char)place;
             sum += values[kept] * x[4 * (kept / 2) + places[kept]];
