@@ -21,8 +21,9 @@ HOST_DEVICE inline void keep_pruned(const PrunedPart<floatX, floatG>& part, int6
         return;
     }
     if ((float)part.weights[i] != 0) return;
-    for (float* state : {part.master, part.m, part.v})
-        if (state) state[i] = 0;
+    if (part.master) part.master[i] = 0;
+    if (part.m) part.m[i] = 0;
+    if (part.v) part.v[i] = 0;
 }
 
 // Calls each(part) for the matrices of the layers: with gradients, for those that this process has
