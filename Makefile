@@ -143,7 +143,7 @@ test-all:                             ## everything this machine can test
 	@dev/test/run.sh "$(MAKE)" $(LONGEST) $(filter-out $(LONGEST),$(PARTS))
 
 clean:                                ## removes what was built; data and logs stay
-	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize gpt2 talk
+	rm -rf build build-* train_gpt2_cpu train_gpt2cu train_gpt2sim test_gpt2cu test_gpt2sim tokenize gpt2 talk prefer
 
 include dev/cusim/cusim.mk dev/dev.mk dev/test/test.mk $(wildcard dev/parallel/parallel.mk dev/modern/modern.mk)
 -include $(wildcard $(B)/*.d $(B)/bench/*.d build/nvcc/*.d)

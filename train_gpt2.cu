@@ -307,6 +307,7 @@ void update_from(GPT2& model, floatG* grads, const UpdateSettings& settings) {
     floatX* params = (floatX*)model.params;
     model.phases.enter(PHASE_COMMUNICATION);
     join_gradients(model);
+    mask_gradients<floatX>(model, grads);  // --prune
     model.phases.enter(PHASE_UPDATE);
     const BucketSlice shard{comm.shards.processes, comm.shards.rank};
     const SliceMap own_slices = slice_map(model, model.apart ? model.slice : shard);

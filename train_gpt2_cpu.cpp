@@ -290,6 +290,7 @@ StepResult loss_and_norm(GPT2& model, const UpdateSettings& settings) {
     model.phases.enter(PHASE_COMMUNICATION);
     receive_compressed(model);
     receive_sums(model);
+    mask_gradients<floatX>(model);  // --prune
     const double loss = mean_loss(comm_sum(model.loss_sum, "the sum of the losses"), settings);
     model.phases.enter(PHASE_UPDATE);
     const double squares =
@@ -319,8 +320,7 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
     UpdateConstants constants = settings.constants;
     constants.grad_scale = gradient_factor(result.norm, settings);  // clips
     for (int64_t b = 0; b < layout.buckets() && gathers; b++)
-        if (sums) gather(model, model.grad_sums, b);
-        else gather(model, grads, b);
+        sums ? gather(model, model.grad_sums, b) : gather(model, grads, b);
     model.phases.enter(PHASE_COMMUNICATION);
     comm_wait("the collection of the gradients");
     model.in_update = true;

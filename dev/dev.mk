@@ -54,6 +54,11 @@ $(B)/talk: dev/talk/talk.cpp $(B)/services.o $(B)/compiled_once.o $(FLAGS_FILE)
 talk: $(B)/talk FORCE                 ## a conversation with a model, each line a prompt: ./talk -e MODEL
 	$(call copy,$<)
 
+$(B)/prefer: dev/preferences/prefer.cpp dev/preferences/pairs.h $(B)/services.o $(B)/compiled_once.o $(FLAGS_FILE)
+	$(compile)
+prefer: $(B)/prefer FORCE             ## preference tuning (DPO) on pairs of answers (dev/course/36-preferences.md)
+	$(call copy,$<)
+
 # The exercises of the course. prove-KIND tests their judges. Those in CUDA run in the simulator, with its counts
 # (COUNT=1; g++ alone has them).
 EXERCISE_PY = CXX='$(CXX)' EXERCISE_FLAGS='$(CXXFLAGS)' EXERCISE_LIBRARIES='$(LDLIBS)' B=$(B) \

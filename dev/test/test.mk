@@ -148,6 +148,9 @@ $(call check,lora,LoRA beside PEFT and adapters from and to its files,$(CPU),\
     dev/test/lora.py --packages || skip "pip install numpy peft safetensors torch transformers"; dev/test/lora.py)
 $(call check,distill,distillation beside PyTorch,$(CPU),\
     dev/test/distill.py --packages || skip "pip install numpy safetensors torch transformers"; dev/test/distill.py)
+$(call check,preferences,preference tuning beside PyTorch,$(CPU) prefer,\
+    dev/test/preferences.py --packages || skip "pip install numpy safetensors torch transformers";\
+    dev/test/preferences.py)
 $(call check,course_formats,the kernels have the number formats that the appendix says,$(SIM16) $(DATA),\
     dev/course/formats.py --check $(SIM16))
 $(call check,course_contamination,the table of chapter 32 is that of the texts,tokenize,\
@@ -195,6 +198,11 @@ $(call check,stale,late gradients and the chapter about them,,\
     dev/test/stale.py --packages || skip "pip install numpy"; dev/test/stale.py)
 $(call check,average,averages of weights beside NumPy,$(CPU) $(SIM16),\
     dev/test/average.py --packages || skip "pip install numpy"; dev/test/average.py)
+$(call check,prune,pruned weights stay 0 and are those of NumPy,$(CPU) $(SIM16),\
+    dev/test/prune.py --packages || skip "pip install numpy"; dev/test/prune.py)
+$(call check,prune_torch,the steps of a pruned model beside PyTorch,$(CPU),\
+    dev/test/prune.py torch --packages || skip "pip install numpy safetensors torch transformers";\
+    dev/test/prune.py torch)
 $(call check,plot_packages,event files for TensorBoard and PNG,,\
     dev/test/plot.py packages --packages || skip "pip install cairosvg tensorboard"; dev/test/plot.py packages)
 EVALUATION := numpy tiktoken torch transformers

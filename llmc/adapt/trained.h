@@ -89,28 +89,32 @@ inline uint64_t trained_identity(const GPT2Config& c) {
     return sum.value() | 1;
 }
 
-// Exit 2 if `flag` leaves tensors out, and other flags ask for what needs all of them, or (slices
-// of two layers at a time, blocks of 8 bits, factors) layers that are alike.
-inline void check_partial_training(const std::string& flag, const Options& o, const GPT2Config& config) {
-    const Optimizer number = find_optimizer(o.optimizer.c_str());
-    const OptimizerInfo& optimizer = OPTIMIZERS[number];
-    const bool by_layer = optimizer.keeps.factors != KEEP_NONE || optimizer.keeps.m == KEEP_8BIT;
-    const auto refuse_layers = [&](const std::string& other, const char* accepted) {
-        usage_error("%s with %s, for which the same tensors of all layers must train; %s", flag, other, accepted);
-    };
-    if (number == MUON)
-        usage_error("%s with --optimizer muon, which is for the matrices of layers; others are accepted", flag);
-    if (!parameter_layout(config, 1).layers_alike()) {
-        if (o.zero_stage > 1) refuse_layers(format("-z %d", o.zero_stage), "-z 0 and -z 1 are accepted");
-        if (by_layer)
-            refuse_layers("--optimizer " + o.optimizer, "adamw, adam, sgd and others that keep fp32 are accepted");
-    }
+// Exit 2 if `flag` leaves tensors or weights out, and other flags ask for what does not go with
+// that, for this reason.
+inline void check_partial_training(const std::string& flag, const Options& o, const char* reason) {
     const auto refuse = [&](const std::string& other, const char* accepted) {
-        usage_error("%s with %s, which needs gradients of all tensors; %s", flag, other, accepted);
+        usage_error("%s with %s, %s; %s", flag, other, reason, accepted);
     };
     if (o.compress_gradients != "none") refuse("--compress-gradients " + o.compress_gradients, "none is accepted");
     if (o.sync_every > 0) refuse(format("--sync-every %d", o.sync_every), "0 is accepted");
     if (o.offload != "none") refuse("--offload " + o.offload, "none is accepted");
     if (o.noise_scale) refuse("--noise-scale 1", "0 is accepted");
     if (o.log_tensors > 0) refuse(format("--log-tensors %d", o.log_tensors), "0 is accepted");
+}
+
+// Exit 2 if `flag` leaves tensors out, and other flags need all of them, or (slices of two layers
+// at a time, blocks of 8 bits, factors) layers that are alike.
+inline void check_tensors_left_out(const std::string& flag, const Options& o, const GPT2Config& config) {
+    check_partial_training(flag, o, "which needs gradients of all tensors");
+    const Optimizer number = find_optimizer(o.optimizer.c_str());
+    const OptimizerInfo& optimizer = OPTIMIZERS[number];
+    const bool by_layer = optimizer.keeps.factors != KEEP_NONE || optimizer.keeps.m == KEEP_8BIT;
+    const auto refuse = [&](const std::string& other, const char* accepted) {
+        usage_error("%s with %s, for which the same tensors of all layers must train; %s", flag, other, accepted);
+    };
+    if (number == MUON)
+        usage_error("%s with --optimizer muon, which is for the matrices of layers; others are accepted", flag);
+    if (parameter_layout(config, 1).layers_alike()) return;
+    if (o.zero_stage > 1) refuse(format("-z %d", o.zero_stage), "-z 0 and -z 1 are accepted");
+    if (by_layer) refuse("--optimizer " + o.optimizer, "adamw, adam, sgd and others that keep fp32 are accepted");
 }

@@ -8,6 +8,7 @@
 #include "llmc/cpu/meet.h"
 #include "llmc/cpu/offload.h"
 #include "llmc/cpu/peak_file.h"
+#include "llmc/cpu/prune.h"
 #include "llmc/data/text_data.h"
 #include "llmc/model/kept_codes.h"
 #include "llmc/model/rank_memory.h"
@@ -250,6 +251,7 @@ const Backend& cpu_backend() {
         kernels::encode_weights,
         meet_on_cpu<floatX>,
         average_on_cpu<floatX>,
+        clear_pruned_on_cpu<floatX>,
         this_cpu,
         detected_cpu,
         cpu_peak_flops,

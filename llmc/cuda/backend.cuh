@@ -14,6 +14,7 @@
 #include "llmc/cuda/messages.cuh"
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/cuda/offload_memory.cuh"
+#include "llmc/cuda/prune.cuh"
 #include "llmc/model/kept_codes.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"
@@ -282,6 +283,7 @@ const Backend GPU_BACKEND = {
     nullptr,
     meet_on_gpu<floatX>,
     average_on_gpu<floatX>,
+    clear_pruned_on_gpu<floatX>,
     this_gpu<floatX>,
     detected_gpu<floatX>,
     known_peak_flops,

@@ -86,6 +86,7 @@ struct GPT2 {
 
     float* average = nullptr;  // --ema: of the weights in this rank's slices (optim/average.h), or null
     bool averages = false;
+    bool prunes = false;  // --prune: weights of the layers' matrices that are 0 stay 0 (adapt/prune.h)
 
     std::shared_ptr<GPT2> teacher;  // --teacher: what this model learns from (adapt/distill.h), or null
     float teacher_share = 0, teacher_temperature = 1;
@@ -237,6 +238,8 @@ struct Backend {
     void (*meet)(GPT2& model, Meeting meeting);
     // With --ema: the average of the weights (optim/average.h); all processes of a run call it.
     void (*average)(GPT2& model, Averaging what, float share);
+    // With --prune, once weights are pruned: their state becomes 0.
+    void (*clear_pruned)(GPT2& model);
 
     // ---- what the log says
     // The device of this machine, as far as it is known; for --plan.

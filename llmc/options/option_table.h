@@ -136,6 +136,11 @@ inline const std::vector<OptionRow>& option_table() {
              "with --teacher: the share of its predictions in the loss; the rest is the cross-entropy"),
         single(TRAINING, "", "--distill-temperature", &O::distill_temperature, 0, 1000, R::ABOVE_LOWEST_CLOSED,
                "0<..1000", "2", "with --teacher: scores are divided by it where its predictions are compared"),
+        nonempty(TRAINING, "", "--prune", &O::prune, "0..<1 or 2:4", "0 = off",
+                 "this share of the weights of the layers' matrices, the smallest, become 0 and stay 0; 2:4: two of "
+                 "every four beside each other"),
+        nonempty(TRAINING, "", "--prune-steps", &O::prune_steps, "N or FROM-TO", "0 = before the first",
+                 "with --prune: after which step; or a growing share, from one to the other (Zhu, Gupta 2017)"),
         real(
             TRAINING, "", "--ema", &O::ema, 0, 1, R::BELOW_HIGHEST, "0..<1", "0 = off",
             "keeps an average of the weights, of which each update keeps this share: validated beside the weights, and "

@@ -16,6 +16,7 @@ struct Options {
     double lora_alpha = 0;  // 0: twice the rank
     std::string teacher;
     double distill = 0.5, distill_temperature = 2;
+    std::string prune = "0", prune_steps = "0";
     int64_t checkpoint_every = 0, keep_checkpoints = 0, major_every = 0, resume = 0, overwrite = 0;
     int64_t batch_size = 4, seq_len = 0, total_batch_size = 0, max_steps = -1;  // 0: from the other sizes
     std::string lr_schedule = "cosine";

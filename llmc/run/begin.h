@@ -8,6 +8,7 @@
 #include "llmc/run/average.h"
 #include "llmc/run/describe.h"
 #include "llmc/run/out_dir.h"
+#include "llmc/run/prune.h"
 #include "llmc/run/start_adapted.h"
 #include "llmc/run/start_teacher.h"
 #include "llmc/run/trace_file.h"
@@ -72,6 +73,7 @@ inline Sizes settle_run(Run& run) {
     check_sync(run.model.format, o);
     check_average(run.model.format, o);
     settle_teacher(run, config);
+    run.pruning = pruning_of(o, config), run.model.prunes = run.pruning && o.max_steps != 0;
     if (comm.rank == 0) check_trained_positions(o);
     if (only_generates(o) && !resumed) run.trained_positions = trained_positions(o);
     settle_end_of_text(o, config);
@@ -135,7 +137,7 @@ inline void load_model_and_describe(Run& run, const Sizes& sizes, const Options&
     begin_average(run, resumed, run.state.rank_states);
     run.met_step = run.state.step;
     open_out_dir(run, resumed);  // last: a run that fails to start leaves the folder of an earlier run alone
-    describe_run(run, sizes);
+    describe_run(run, sizes), begin_pruning(run);
     if (resumed) run.logger.note("resumed at step %d", run.resumed_step);
     else if (o.resume && !o.out_dir.empty()) run.logger.note("no checkpoint in %s: a new run begins", o.out_dir);
     run.state.T = run.T, run.state.seed = o.seed, run.state.shuffle = o.shuffle;

@@ -195,6 +195,7 @@ inline void print_plan(const Options& o, const Sizes& s, const GPT2& model) {
     printf("model: L %lld, C %lld, NH %lld, context %lld, vocabulary %lld (padded to %lld): %lld parameters\n",
            (long long)c.L, (long long)c.C, (long long)c.NH, (long long)c.maxT, (long long)c.V, (long long)c.Vp,
            (long long)parameter_count(c));
+    if (const Pruning pruning = pruning_of(o, c)) printf("%s\n", pruning_text(pruning, c).c_str());
     const std::vector<PlanRow> rows = model.backend->plan_rows(model, s, o);
     print_plan_rows(stdout, rows);
     if (s.training) print_recompute_levels(o, s, plan_bytes(rows));

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include "llmc/adapt/prune.h"
 #include "llmc/checkpoint/checkpoint.h"
 #include "llmc/data/dataloader.h"
 #include "llmc/data/hellaswag.h"
@@ -79,6 +80,7 @@ struct Run {
     PlanDevice traced_device;  // whose roofline their kernels are compared with
     int64_t pace_step = 0;     // the time left is estimated from this step on,
     double pace_time = 0;      // which began then
+    Pruning pruning;
     StepInWork step;
     CommSession session;  // last: the processes part before the rest of the run is gone
 };

@@ -122,6 +122,7 @@ static int64_t updates_done(const Run& run) { return run.state.step - run.state.
 void begin_step(Run& run) {
     answer_signals(format("finishing step %d, %s", run.state.step + 1, what_follows(run)));
     begin_trace(run);
+    prune_when_due(run);
     run.step.range.emplace("step", run.state.step + 1);
     shape_step(run);
     run.step.begin = now_seconds();

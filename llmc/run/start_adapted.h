@@ -51,7 +51,7 @@ inline void settle_trained(Options& o, GPT2Config& config, std::unique_ptr<FileR
         config.trained = only_adapters(config);
     }
     if (config.trained.empty() || o.max_steps == 0) return;
-    check_partial_training(config.lora.rank > 0 ? format("--lora %d", config.lora.rank) : "--train " + o.train, o,
+    check_tensors_left_out(config.lora.rank > 0 ? format("--lora %d", config.lora.rank) : "--train " + o.train, o,
                            config);
 }
 // Exit 2 if these are not those of the run to resume.
