@@ -45,7 +45,8 @@ void muon(float* p, float* m, const float* g, int64_t rows, int64_t cols, float 
 //     no-decay: (1 - rate * decay) * p[i] ==> p[i]
 
 // ----- judge
-// A stand-in for the iteration, which is judged elsewhere: the sign of each element, over the root of the longer side.
+// A stand-in for the iteration, which is judged elsewhere: the sign of each element, over the root
+// of the longer side.
 static double stand_in(double d, int64_t rows, int64_t cols) {
     return (d > 0 ? 1 : -1) / std::sqrt((double)std::max(rows, cols));
 }

@@ -78,7 +78,8 @@ void judge(Judge& j, decltype(task::orthogonalize)* orthogonalize) {
             for (int step = 0; step < (wrong == "once" ? 1 : 5); step++) {
                 std::vector<double> A(rows * rows), next = X;
                 for (int i = 0; i < rows * rows; i++)
-                    A[i] = std::inner_product(&X[i / rows * cols], &X[i / rows * cols] + cols, &X[i % rows * cols], 0.0);
+                    A[i] =
+                        std::inner_product(&X[i / rows * cols], &X[i / rows * cols] + cols, &X[i % rows * cols], 0.0);
                 std::vector<double>& from = wrong == "in-place" ? next : X;
                 for (int i = 0; i < rows; i++) {
                     std::vector<double> P(rows);
