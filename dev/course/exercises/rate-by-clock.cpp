@@ -29,7 +29,8 @@ double rate_by_clock(double spent, double budget, double peak, double warmup, do
 //     no-warmup: if (x < warmup) return peak * x / warmup; ==>
 //     early: x < 1 - fall ==> x < fall
 //     jump: (1 - x) / fall ==> (1 - x)
-//     whole: return peak * (1 - x) / fall ==> return peak * (1 - x) / (1 - warmup) ;; if (x < 1 - fall) return peak; ==>
+//     whole: return peak * (1 - x) / fall ==> return peak * (1 - x) / (1 - warmup) ;;
+//         if (x < 1 - fall) return peak; ==>
 //     below: if (x >= 1) return 0; ==>
 
 // ----- judge
