@@ -57,7 +57,8 @@ void judge(Judge& j, decltype(task::rate_by_clock)* rate_by_clock) {
         j.sizes("%g s, peak %g, warmup %g, fall %g", c.budget, c.peak, c.warmup, c.fall);
         std::vector<double> got;
         const int64_t n = 41;
-        for (int64_t i = 0; i < n; i++) got.push_back(rate_by_clock((double)i / 32 * c.budget, c.budget, c.peak, c.warmup, c.fall));
+        for (int64_t i = 0; i < n; i++)
+            got.push_back(rate_by_clock((double)i / 32 * c.budget, c.budget, c.peak, c.warmup, c.fall));
         j.check({{"rate", {n}, got, std::vector<float>(n, -1)}}, [&](const Key& wrong) -> Arrays {
             std::vector<double> rates;
             for (int64_t i = 0; i < n; i++)
