@@ -55,7 +55,8 @@ __global__ void mask(float* s) {
 __global__ void multiply(float* out, const float* a, const float* b, int n) {
     if (element() < n) out[element()] = a[element()] * b[element()];
 }
-// Of a row of scores, whose softmax is p: Ds = p (Dp - sum over u of p Dp), divided as the scores are.
+// Of a row of scores, whose softmax is p: Ds = p (Dp - sum over u of p Dp), divided as the scores
+// are.
 __global__ void softmax_backward(float* ds, const float* p, const float* dp, const float* sums) {
     const int i = element();
     if (i < T * T) ds[i] = p[i] * (dp[i] - sums[i / T]) * 0.125f;
@@ -136,7 +137,11 @@ struct Parameter {
         return values;
     }
     Parameter(int rows, int cols, float scale, float add = 0)
-        : rows(rows), cols(cols), value(drawn(rows * cols, scale, add)), grad(zeros(rows * cols)), m(zeros(rows * cols)),
+        : rows(rows),
+          cols(cols),
+          value(drawn(rows * cols, scale, add)),
+          grad(zeros(rows * cols)),
+          m(zeros(rows * cols)),
           v(zeros(rows * cols)) {}
     int n() const { return rows * cols; }
 };
@@ -158,13 +163,13 @@ struct Model {
         w1{4 * C, C, 0.2f}, w2{C, 4 * C, 0.1f};
     LayerNorm ln1, ln2, lnf;
     std::vector<Parameter*> parameters() {
-        return {&wte, &wpe, &wq, &wk, &wv, &wo, &w1, &w2, &ln1.gain, &ln1.bias, &ln2.gain, &ln2.bias, &lnf.gain,
-                &lnf.bias};
+        return {&wte, &wpe,      &wq,       &wk,       &wv,       &wo,       &w1,
+                &w2,  &ln1.gain, &ln1.bias, &ln2.gain, &ln2.bias, &lnf.gain, &lnf.bias};
     }
-    Array x0 = zeros(T * C), n1 = zeros(T * C), q = zeros(T * C), k = zeros(T * C), v = zeros(T * C), att = zeros(T * C),
-          branch = zeros(T * C), x1 = zeros(T * C), n2 = zeros(T * C), fc = zeros(4 * T * C), hidden = zeros(4 * T * C),
-          x2 = zeros(T * C), nf = zeros(T * C), logits = zeros(T * V), p = zeros(T * V), losses = zeros(T),
-          loss = zeros(1);
+    Array x0 = zeros(T * C), n1 = zeros(T * C), q = zeros(T * C), k = zeros(T * C), v = zeros(T * C),
+          att = zeros(T * C), branch = zeros(T * C), x1 = zeros(T * C), n2 = zeros(T * C), fc = zeros(4 * T * C),
+          hidden = zeros(4 * T * C), x2 = zeros(T * C), nf = zeros(T * C), logits = zeros(T * V), p = zeros(T * V),
+          losses = zeros(T), loss = zeros(1);
 
     void forward(const int* tokens) {
         run("embed", embed, blocks(T * C), THREADS, x0, wte.value, wpe.value, tokens);
@@ -173,8 +178,7 @@ struct Model {
         OnDevice<bf16> rounded[3] = {OnDevice<bf16>(std::vector<bf16>(T * C)), OnDevice<bf16>(std::vector<bf16>(T * C)),
                                      OnDevice<bf16>(std::vector<bf16>(T * C))};
         Array* exact[3] = {&q, &k, &v};
-        for (int i = 0; i < 3; i++)
-            run("round_all", round_all, blocks(T * C), THREADS, rounded[i], *exact[i], T * C);
+        for (int i = 0; i < 3; i++) run("round_all", round_all, blocks(T * C), THREADS, rounded[i], *exact[i], T * C);
         run("flash_attention", flash_attention, T / 16, 32, att, rounded[0], rounded[1], rounded[2], T);
         product(branch, att, wo.value, T, C, C), add(x1, x0, branch, T * C);
         ln2.forward(n2, x1);
