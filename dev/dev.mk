@@ -71,14 +71,14 @@ endif
 EX_COMMAND  = $(if $(filter-out 0 no,$(SHOW)),show,judge)
 exercise:                             ## EX=NAME: an exercise of the course, handed out, then judged; in CUDA SHOW=1
 	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) $(EX_COMMAND) $(EX))
-mine:                                 ## lesson zero with the functions that you have written: built and trained
-	@$(EXERCISE_PY) mine
+mine:                                 ## lesson zero and a CUDA step with what you have written: built and trained
+	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) EX_COMMAND=mine simulated-exercise,$(EXERCISE_PY) mine)
 board: train_gpt2_cpu tokenize        ## best bits per byte in ten minutes on two cores: our entries; ENTRY=FOLDER yours
 	@dev/course/board.py $(ENTRY) $(if $(MINUTES),--minutes $(MINUTES))
 grade:                                ## the exercises: which are done, which is next
 	@$(if $(IN_CUDA),$(MAKE) -s $(COUNTED) simulated-exercise,$(EXERCISE_PY) grade)
 simulated-exercise: $(SIM_SOURCES) $(SIM_OBJECTS)
-	@$(EXERCISE_PY) $(if $(EX),$(EX_COMMAND) $(EX),grade)
+	@$(EXERCISE_PY) $(if $(EX)$(filter mine,$(EX_COMMAND)),$(EX_COMMAND) $(EX),grade)
 prove-model prove-fast:
 	@$(EXERCISE_PY) prove $(@:prove-%=%)
 prove-cuda: $(SIM_SOURCES) $(SIM_OBJECTS)

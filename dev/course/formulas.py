@@ -43,7 +43,7 @@ PARTS = re.compile(r"""(?P<quote>^<!--\ quote\ [^\n]*-->\n.*?^<!--\ end\ quote\ 
                      |(?P<check>^<!--\ check\n(?P<code>.*?)^-->\n)|(?P<block>(?:^\ {4}[^\n]*\n|(?<=\n)\n(?=\ {4}))+)""",
                    re.M | re.S | re.X)
 COMMANDS = ("make", "./", "mpirun", "build/", "dev/", "scripts/", "python3", "for ", "run=", "small=", "count()",
-            "train()", "launch(", "pip")
+            "train", "launch(", "pip")
 CHANGES = {" + ": " - ", " - ": " + ", " / ": " * ", "^2": "^3", "e^-": "e^", " <= t": " <= 0", " >= t": " >= 0"}
 
 
@@ -217,7 +217,7 @@ def check_page(page, changed=False):
 def main():
     options = [a for a in sys.argv[1:] if a.startswith("--")]
     wanted = ([a for a in sys.argv[1:] if not a.startswith("--")] + [""])[0]
-    pages = [page for page in sorted(ROOT.glob("dev/course/[0-9]*.md")) if wanted in page.name]
+    pages = [page for page in sorted(ROOT.glob("dev/course/*.md")) if wanted in page.name]
     if "--list" in options:
         for page in pages:
             for shown, _, line, _ in displayed(page):

@@ -59,6 +59,12 @@ __global__ void row_sums(float* sums, const float* x, int rows, int C) {
 }
 END
     said 0 "passed" "$make" -s CXX=g++ exercise EX=warp-sum
+    # A training step with what has passed; and one that is wrong for sizes that its judge does not try.
+    vector_add_is "$loop out[i] = a[i] + b[i];"
+    said 0 "2 of 9 kernels of a CUDA training step are yours: vector-add, warp-sum." "$make" -s CXX=g++ mine
+    [ "$(grep -cE '^  (yours|the original) +loss .* after 8 steps' "$my/out")" = 2 ] || { cat "$my/out"; exit 1; }
+    vector_add_is "$loop out[i] = a[i] + (n == 4096 && gridDim.x == 32 ? -b[i] : b[i]);"
+    said 2 "further apart than rounding explains" "$make" -s CXX=g++ mine
     exit
 fi
 exercise="python3 dev/course/exercises/exercise.py"

@@ -35,6 +35,7 @@ void adamw(float* p, float* m, float* v, const float* g, int64_t n, float rate, 
 //     t: std::pow(0.9, t) ==> std::pow(0.9, t - 1) ;; std::pow(0.95, t) ==> std::pow(0.95, t - 1)
 //     l2: + decay * p[i]); ==> ); ;; * g[i] ==> * (g[i] + decay * p[i])
 //     eps: (std::sqrt(vhat) + eps) ==> std::sqrt(vhat + eps)
+//     no-eps: (std::sqrt(vhat) + eps) ==> std::sqrt(vhat)
 //     root: (std::sqrt(vhat) + eps) ==> (vhat + eps)
 //     square: (1 - beta2) * g[i] * g[i] ==> (1 - beta2) * g[i]
 //     unscaled: rate * (mhat / (std::sqrt(vhat) + eps) + decay * p[i]) ==>
@@ -49,6 +50,7 @@ void judge(Judge& j, decltype(task::adamw)* adamw) {
          "the decay is added to the gradient, so it goes through m and v. That is Adam with L2; AdamW applies it "
          "to p directly."},
         {"eps", "eps is inside of the root; it belongs outside: sqrt(vhat) + eps."},
+        {"no-eps", "eps is missing: where no gradient has come yet, m and v are 0, and 0 / 0 is no number."},
         {"root", "the root of vhat is missing."},
         {"square", "v is the average of g^2, not of g."},
         {"unscaled", "the decay is to be multiplied by the rate as well."}};
@@ -61,6 +63,7 @@ void judge(Judge& j, decltype(task::adamw)* adamw) {
         std::vector<float> g = j.random(c.n, 1e-3), p = begins(c.n), m = begins(c.n), v = begins(c.n);
         for (float& x : m) x *= 1e-4f;
         for (float& x : v) x = std::fabs(x) * 1e-6f;
+        for (int64_t i = 3; i < c.n; i += 7) g[i] = m[i] = v[i] = 0;
         const std::vector<float> m_before = m, v_before = v;
         adamw(p.data(), m.data(), v.data(), g.data(), c.n, c.rate, c.decay, c.t);
         j.check(
@@ -73,7 +76,8 @@ void judge(Judge& j, decltype(task::adamw)* adamw) {
                     const double t = wrong == "t" ? c.t - 1 : c.t;
                     const double mhat = wrong == "correction" ? a : a / (1 - std::pow(0.9, t));
                     const double vhat = wrong == "correction" ? b : b / (1 - std::pow(0.95, t));
-                    const double root = wrong == "eps"    ? std::sqrt(vhat + 1e-8)
+                    const double root = wrong == "no-eps" ? std::sqrt(vhat)
+                                        : wrong == "eps"  ? std::sqrt(vhat + 1e-8)
                                         : wrong == "root" ? vhat + 1e-8
                                                           : std::sqrt(vhat) + 1e-8;
                     const double decay = wrong == "l2" ? 0 : c.decay * before * (wrong == "unscaled" ? 1 / c.rate : 1);

@@ -48,14 +48,14 @@ UNTIMED = os.environ.get("EXERCISE_TIMES") == "no"  # judge.h, faster()
 
 def chapters():
     """{number: (title, page or "")} of the table of chapters in dev/course/README.md."""
-    rows = re.findall(r"^\| \[?(\d+)\. ([^|\]]+?)(?:\]\((.*?)\))? \|", (HERE.parent / "README.md").read_text(), re.M)
-    return {int(number): (title, page) for number, title, page in rows}
+    rows = re.findall(r"^\| \[?(\d+b?)\. ([^|\]]+?)(?:\]\((.*?)\))? \|", (HERE.parent / "README.md").read_text(), re.M)
+    return {number: (title, page) for number, title, page in rows}
 
 
 class Exercise:
     def __init__(self, track, name, minutes, chapter, title):
         self.track, self.name, self.minutes, self.title = track, name, int(minutes), title
-        self.number, (self.chapter, self.page) = int(chapter), chapters()[int(chapter)]
+        self.number, (self.chapter, self.page) = chapter, chapters()[chapter]
         self.path = next((p for p in (HERE / f"{name}.cpp", HERE / f"{name}.cu") if p.exists()), None)
         if not self.path:
             raise Problem(f"dev/course/exercises/{name}.cpp or .cu is missing")
