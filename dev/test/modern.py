@@ -18,6 +18,7 @@ import children  # noqa: E402
 children.need("numpy", "safetensors", "torch", "transformers")
 if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
+import functools  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import re  # noqa: E402
@@ -36,7 +37,7 @@ import import_hf as import_hf_script  # noqa: E402
 from run_script import run, script  # noqa: E402
 
 MODERN, PROBE = ROOT / "build/modern", ROOT / "build/modern_probe"
-RATE, DECAY = 0.01, 0.1
+RATE, DECAY, WINDOW = 0.01, 0.1, 9
 # family, L, C, heads, of keys, channels of a head, F, V, maxT, tied; B, T
 SHAPES = {"llama": ("llama", 2, 48, 3, 1, 16, 80, 97, 64, True, 2, 33),
           "untied": ("llama", 1, 40, 10, 5, 4, 101, 130, 40, False, 3, 1),
@@ -258,6 +259,25 @@ class Learned(torch.nn.Module):
         return self.tokens(x) + self.positions[:x.shape[1]]
 
 
+class MixedValues(torch.nn.Module):
+    """v_proj, whose output is mixed with that of the first layer by a learned share."""
+
+    def __init__(self, v_proj, first, share):
+        super().__init__()
+        self.weight, self.first = v_proj.weight, [first]  # in a list, so that it is no part of this one
+        self.share = torch.nn.Parameter(torch.tensor(share))
+
+    def forward(self, x):
+        self.own = torch.nn.functional.linear(x, self.weight)
+        first = self.first[0].own if self.first[0] else self.own  # the share of the first layer has no effect
+        return self.own + self.share * (first - self.own)
+
+
+def named(name, layer):
+    """The name in PyTorch of a tensor of a layer; most end in .weight."""
+    return name.replace("%d", str(layer)) + ".weight" * (not name.endswith(("positions", "share")))
+
+
 def write_ours(path, table, model, names):
     """A model file from a PyTorch model whose parts are ours: {name in the table: names in it}."""
     with open(path, "wb") as file:
@@ -265,20 +285,21 @@ def write_ours(path, table, model, names):
         parameters = dict(model.named_parameters())
         for row in table["tensors"]:
             for layer in range(row["layers"] if row["rows"] else 0):
-                parts = [parameters[name.replace("%d", str(layer)) + ".weight" * (not name.endswith("positions"))]
-                         .detach().numpy().ravel() for name in names[row["name"]]]
+                parts = [parameters[named(name, layer)].detach().numpy().ravel() for name in names[row["name"]]]
                 values = np.concatenate(parts)
                 file.write(values.tobytes() + bytes(4 * (row["rows"] * row["cols"] - values.size)))
 
 
 def switches(folder):
-    """ReLU squared, GELU, layer norm, learned positions and a soft cap, which no Llama has, on Llamas so changed."""
+    """ReLU squared, GELU, layer norm, learned positions, a soft cap, value residuals and a window, which no Llama has,
+    on Llamas so changed."""
     *shape, B, T = SHAPES["llama"]
     sizes = "V=97 maxT=64 L=2 C=48 NH=3 NKV=1 HS=16 F=80 theta=5000 eps=2e-5".split()
     names = {name: list(parts) for name, parts in hf.NAMES.items()}
     for cap, fields, changed in (
             (0, ("mlp=1",), "relu2"), (0, ("mlp=2",), "gelu"), (0, ("norm=1", "eps=1e-5"), "layer"),
-            (0, ("positions=1",), "learned"), (3, ("softcap=3",), "softcap")):
+            (0, ("positions=1",), "learned"), (3, ("softcap=3",), "softcap"), (0, ("value_residual=1",), "values"),
+            (0, (), "window")):
         model, of = make_model(*shape), dict(names)
         for layer in model.model.layers:
             if changed in ("relu2", "gelu"):
@@ -296,11 +317,23 @@ def switches(folder):
             ones, zeros = torch.ones(1, T, 16), torch.zeros(1, T, 16)
             rotary.forward = lambda h, position_ids, ones=ones, zeros=zeros: (ones.to(h.dtype), zeros.to(h.dtype))
             of["wpe"] = ["model.embed_tokens.positions"]
+        if changed == "values":
+            first = None
+            for share, layer in zip((0.3, 0.7), model.model.layers):
+                layer.self_attn.v_proj = MixedValues(layer.self_attn.v_proj, first, share)
+                first = first or layer.self_attn.v_proj
+            of["sharew"] = ["model.layers.%d.self_attn.v_proj.share"]
+        if changed == "window":
+            apart = torch.arange(T)[:, None] - torch.arange(T)
+            hidden = (apart < 0) | (apart >= WINDOW)
+            mask = (hidden * torch.finfo(torch.float32).min)[None, None].expand(B, 1, T, T)
+            model.forward = functools.partial(model.forward, attention_mask=mask)
         table = hf.table_of(*sizes, *fields, "tied=1")
         write_ours(folder / "ours.bin", table, model, of)
         x, y = windows(97, B, T)
         (folder / "input").write_bytes(np.array([B, T, *x.ravel(), *y.ravel()], "<i4").tobytes())
-        run(PROBE, folder / "ours.bin", folder / "input", folder / "output", "-l", RATE, "-c", DECAY)
+        run(PROBE, folder / "ours.bin", folder / "input", folder / "output", "-l", RATE, "-c", DECAY,
+            *(["--window", WINDOW] if changed == "window" else []))
         values = np.fromfile(folder / "output", "<f4")
         logits, losses, rest = np.split(values, [B * T * 97, B * T * 98])
         gradients, at = {}, 0
@@ -308,7 +341,7 @@ def switches(folder):
             for layer in range(row["layers"] if row["rows"] else 0):
                 own, at = at, at + row["rows"] * row["cols"]
                 for name in of[row["name"]]:
-                    name = name.replace("%d", str(layer)) + ".weight" * (not name.endswith("positions"))
+                    name = named(name, layer)
                     like = dict(model.named_parameters())[name]
                     gradients[name] = rest[own:own + like.numel()].reshape(like.shape)
                     own += like.numel()
