@@ -113,7 +113,8 @@ class Ladder:
         return [min(times) / n for times in zip(*rounds)]
 
     def loss(self, flags, steps, seed):
-        command = self.command(flags, steps, "-v", steps, "-m", VALIDATION_WINDOWS // self.args.b, "-j", f"{self.data}_val.bin", "--seed", seed)
+        batches = VALIDATION_WINDOWS // self.args.b
+        command = self.command(flags, steps, "-v", steps, "-m", batches, "-j", f"{self.data}_val.bin", "--seed", seed)
         output, _ = children.run(command, cwd=ROOT)
         return float(re.findall(r"^val loss ([\d.]+)", output, re.M)[-1])
 
@@ -149,8 +150,8 @@ class Ladder:
             best = rungs[-1] if rungs[-1]["kept"] else best
         quickstart = self.rung("GPT-2 with Muon, as in quickstart", {**SHAPE, **MUON})
         return {"date": time.strftime("%Y-%m-%d"), "cpu": readme.this_cpu()[1], "seconds": self.args.seconds,
-                "seeds": self.args.seeds, "b": self.args.b, "steps": rungs[0]["steps"], "rungs": rungs, "quickstart": quickstart,
-                "best": best["flags"]}
+                "seeds": self.args.seeds, "b": self.args.b, "steps": rungs[0]["steps"], "rungs": rungs,
+                "quickstart": quickstart, "best": best["flags"]}
 
 
 def mean(values):
@@ -175,8 +176,8 @@ def verdict(rung):
 
 def text_of(figures):
     lines = [f"Measured {figures['date']} on {figures['cpu']} by `dev/modern/ladder.py --seconds "
-             f"{figures['seconds']:g} -b {figures['b']}`: {figures['seeds']} seeds, runs of {figures['b']} x {T} tokens "
-             f"a step that take as long as {figures['steps']} steps of GPT-2, about {figures['seconds']:g} seconds of "
+             f"{figures['seconds']:g} -b {figures['b']}`: {figures['seeds']} seeds, runs of {figures['b']} x {T} "
+             f"tokens a step that take as long as {figures['steps']} steps of GPT-2, about {figures['seconds']:g} seconds of "
              "one core. Each rung is the model so far with one change; it is kept if its mean at equal time is lower.",
              "", "| the change | a step's time | steps | bits per byte at equal time | at equal tokens | |",
              "|---|---|---|---|---|---|"]

@@ -348,6 +348,48 @@ def switches(folder):
         same_numbers((logits, losses, gradients), model, x, y, cap)
 
 
+def muon(folder):
+    """A step of Muon: matrices of layers along their orthogonalised momentum, all else as AdamW has it."""
+    *shape, B, T = SHAPES["llama"]
+    model = make_model(*shape)
+    path, table = imported(folder, "model", model)
+    x, y = windows(table["V"], B, T)
+    *_, gradients, weights = probe(folder, path, table, x, y, "--optimizer", "muon")
+    before = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    for row, parts in hf.stored_tensors(table):
+        p, g, got = (np.concatenate([of[name] for name, _ in parts]).astype(np.float64)
+                     for of in (before, gradients, weights))
+        is_matrix = row["name"] in ("qkvw", "attprojw", "fcw", "fcprojw")
+        direction, tolerance = g / (np.abs(g) + 1e-8), 1e-4  # AdamW's first
+        if is_matrix:
+            direction, tolerance = 0.2 * max(g.shape) ** 0.5 * orthogonal(g), 2e-3
+        keep = 1 - RATE * DECAY * row["decayed"]
+        difference = np.abs(got - (keep * p - RATE * direction)).max() / np.abs(got - p).max()
+        assert difference <= tolerance, (row["name"], difference)
+        wrong = keep * p - RATE * 0.2 * max(g.shape) ** 0.5 * g / np.linalg.norm(g)  # momentum as it is
+        assert np.abs(got - wrong).max() / np.abs(got - p).max() > tolerance, row["name"]
+
+
+def orthogonal(g):
+    """Muon's Newton-Schulz iteration, in fp64."""
+    x = g / np.linalg.norm(g)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x
+
+
+def generated(folder):
+    """The tokens that follow a prompt are those that transformers finds likeliest."""
+    for name in "llama", "qwen3":
+        *shape, _, _ = SHAPES[name]
+        model = make_model(*shape)
+        path, _ = imported(folder, name, model)
+        want = model.generate(torch.tensor([[3, 17, 5]]), max_new_tokens=30, do_sample=False)[0].tolist()
+        output = modern("-e", path, "-x", 0, "-v", 0, "-b", 2, "-g", 30, "--prompt", "3 17 5", "--temperature", 0)
+        assert " ".join(map(str, want)) in output.splitlines() and len(set(want)) > 5, (want, output)
+
+
 # ---- files
 
 
@@ -400,16 +442,19 @@ def resumed(folder):
     for precision in "fp32", "bf16":
         whole, parts = folder / f"whole_{precision}", folder / f"parts_{precision}"
         flags = *SMALL, "--precision", precision, "-n", 2, "-x", 5, "--qk-norm", 1, "-d", 132, "-k", "constant"
+        flags += "--optimizer", "muon", "--window-warmup", 4, "--value-residual", int(precision == "fp32")
         all_steps = lines_of_steps(modern(*flags, "-o", whole, "--threads", 1))
         first = lines_of_steps(modern(*flags, "-o", parts, "-x", 2, "--threads", 2))
         (parts / "model_00000004.bin").write_bytes(b"broken")
-        flags = [flag for i, flag in enumerate(flags) if flag not in ("-e", "--qk-norm") and
-                 (i == 0 or flags[i - 1] not in ("-e", "--qk-norm"))]
+        pairs = zip(flags[::2], flags[1::2])
+        flags = [each for pair in pairs if pair[0] not in ("-e", "--qk-norm", "--value-residual") for each in pair]
         rest = lines_of_steps(modern(*flags, "-o", parts, "-y", 1, "--threads", 3))
         assert first + rest == all_steps and len(first) == 2, (first, rest, all_steps)
         for name in "model_00000005.bin", "state_00000005.bin":
             assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
     export_hf(whole, folder / "exported")
+    refused(2, "the run had --optimizer muon", "-o", parts, "-y", 1, "-t", 33, "-b", 2, "-d", 132, "-v", 0, "-x", 9,
+            "--precision", "bf16")
     refused(2, "the run had -b 2, and now it is 1", "-o", parts, "-y", 1, "-t", 33, "-b", 1, "-d", 132, "-v", 0,
             "-x", 9, "--precision", "bf16")
     refused(2, "has checkpoints of another run", *SMALL, "-o", parts)
@@ -424,7 +469,8 @@ def resumed(folder):
 def planned(folder):
     """--plan is what is then allocated, to the byte; the shapes of SmolLM2-135M and TinyLlama have their size."""
     for flags in ((), ("--precision", "bf16"), ("--mlp", "relu2", "--norm", "layer", "--positions", "learned"),
-                  ("--qk-norm", 1, "--tied", 0, "--softcap", 20), ("-b", 3, "-d", 198, "--threads", 3)):
+                  ("--qk-norm", 1, "--tied", 0, "--softcap", 20), ("-b", 3, "-d", 198, "--threads", 3),
+                  ("--optimizer", "muon", "--value-residual", 1, "--precision", "bf16")):
         plan = modern(*SMALL, *flags, "--plan", 1)
         parts = [int(n) for n in re.findall(r"^plan: .*?(\d+) bytes", plan, re.M)]
         allocated = int(re.search(r"(\d+) bytes allocated", modern(*SMALL, *flags, "-x", 0))[1])
@@ -451,6 +497,8 @@ def bad_inputs(folder):
     refused(2, "swiglu, relu2, gelu are accepted", "-e", "L2C32H4", "--mlp", "silu")
     refused(2, "has an eps of 1e-5", "-e", "qwen3-0.6b", "--norm", "layer")
     refused(2, "fp32 and bf16 are accepted", "--precision", "fp16")
+    refused(2, "adamw and muon are accepted", *SMALL, "--optimizer", "sgd")
+    refused(2, "numbers from 0 to 50256", *SMALL, "-g", 3, "--prompt", "3 x")
     refused(2, "the model's context is 64", "-e", "L2C32H4T64", "-t", 65)
     refused(2, "is no multiple", *SMALL, "-d", 65)
     refused(2, "cosine", *SMALL, "-k", "never")
@@ -503,7 +551,7 @@ def refused_imports(folder):
     assert "its softcap is one that" in export_hf(folder / "capped", folder / "no", status=1)
 
 
-TESTS = [numbers, planted_errors, micro_steps_and_threads, in_bf16, switches, there_and_back, resumed, planned,
+TESTS = [numbers, planted_errors, micro_steps_and_threads, muon, generated, in_bf16, switches, there_and_back, resumed, planned,
          bad_inputs, refused_imports]
 
 
