@@ -456,14 +456,14 @@ def resumed(folder):
     refused(2, "the run had --optimizer muon", "-o", parts, "-y", 1, "-t", 33, "-b", 2, "-d", 132, "-v", 0, "-x", 9,
             "--precision", "bf16")
     refused(2, "the run had -b 2, and now it is 1", "-o", parts, "-y", 1, "-t", 33, "-b", 1, "-d", 132, "-v", 0,
-            "-x", 9, "--precision", "bf16")
+            "-x", 9, "--precision", "bf16", "--optimizer", "muon")
     refused(2, "has checkpoints of another run", *SMALL, "-o", parts)
     state = parts / "state_00000005.bin"
     damaged = bytearray(state.read_bytes())
     damaged[2000] ^= 1
     state.write_bytes(damaged)
     refused(1, "its checksum is not", "-o", parts, "-y", 1, "-t", 33, "-b", 2, "-d", 132, "-v", 0, "-x", 9,
-            "--precision", "bf16")
+            "--precision", "bf16", "--optimizer", "muon")
 
 
 def planned(folder):
