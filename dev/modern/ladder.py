@@ -174,11 +174,15 @@ def verdict(rung):
                                                        else "")
 
 
+def wrapped(lines):
+    return "\n".join(line if line.startswith("|") else textwrap.fill(line, 120) for line in lines)
+
+
 def text_of(figures):
     lines = [f"Measured {figures['date']} on {figures['cpu']} by `dev/modern/ladder.py --seconds "
              f"{figures['seconds']:g} -b {figures['b']}`: {figures['seeds']} seeds, runs of {figures['b']} x {T} "
-             f"tokens a step that take as long as {figures['steps']} steps of GPT-2, about {figures['seconds']:g} seconds of "
-             "one core. Each rung is the model so far with one change; it is kept if its mean at equal time is lower.",
+             f"tokens a step that take as long as {figures['steps']} steps of GPT-2, about {figures['seconds']:g} "
+             "seconds of one core. Each rung is the model so far with one change; it is kept if its mean at equal time is lower.",
              "", "| the change | a step's time | steps | bits per byte at equal time | at equal tokens | |",
              "|---|---|---|---|---|---|"]
     for rung in [*figures["rungs"], figures["quickstart"]]:
@@ -189,7 +193,7 @@ def text_of(figures):
     first, quickstart = mean(figures["rungs"][0]["time"]), mean(figures["quickstart"]["time"])
     lines += ["", f"From {first:.4f} bits per byte to {mean(best['time']):.4f} in the same time; the GPT-2 of "
               f"quickstart, with Muon, has {quickstart:.4f}."]
-    return "\n".join(line if line.startswith("|") else textwrap.fill(line, 120) for line in lines)
+    return wrapped(lines)
 
 
 def picture(figures):
@@ -214,13 +218,17 @@ SHOWN = readme.Shown(COURSE / "ladder.json", COURSE / "30-after-gpt-2.md", "ladd
                      "Bits per byte of each rung, by seed", text_of, picture)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser):
     parser.add_argument("--seconds", type=float, default=60, help="of one core, for a run of the first rung")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("-b", type=int, default=16, choices=[4, 8, 16, 32], help="sequences of a step")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/modern_ladder")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_flags(parser)
     SHOWN.add_flags(parser)
     args = parser.parse_args()
     if args.page:

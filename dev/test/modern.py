@@ -551,8 +551,8 @@ def refused_imports(folder):
     assert "its softcap is one that" in export_hf(folder / "capped", folder / "no", status=1)
 
 
-TESTS = [numbers, planted_errors, micro_steps_and_threads, muon, generated, in_bf16, switches, there_and_back, resumed, planned,
-         bad_inputs, refused_imports]
+TESTS = [numbers, planted_errors, micro_steps_and_threads, muon, generated, in_bf16, switches, there_and_back,
+         resumed, planned, bad_inputs, refused_imports]
 
 
 def main():
