@@ -106,7 +106,7 @@ def parse():
     parser.add_argument("--parts", type=choice_of(PARTS), default=PARTS, help="what is measured: " + ", ".join(PARTS))
     parser.add_argument("--model", choices=MODELS, default="d12", help="of steps and products")
     parser.add_argument("--write", action="store_true", help="put the tables into the pages (see above)")
-    parser.add_argument("--llmc", type=pathlib.Path, metavar="DIR", help="a clone of llm.c, whose CPU trainer it builds")
+    parser.add_argument("--llmc", type=pathlib.Path, metavar="DIR", help="a clone of llm.c, to build its CPU trainer")
     args = parser.parse_args()
     if args.llmc and bench_llmc.problem_of(args.llmc):
         parser.error(f"--llmc {bench_llmc.problem_of(args.llmc)}")

@@ -1,5 +1,5 @@
-"""The CPU trainer of llm.c, from a clone of the user's own, beside this one (dev/bench.py --llmc DIR). It is built there
-by its own Makefile, and trains as it was written: GPT-2 124M in fp32, 4 sequences of 64 tokens, 40 steps."""
+"""The CPU trainer of llm.c, from a clone of the user's own, beside this one (dev/bench.py --llmc DIR). It is built
+there by its own Makefile, and trains as it was written: GPT-2 124M in fp32, 4 sequences of 64 tokens, 40 steps."""
 import re
 
 from bench_tasks import Task, child

@@ -78,8 +78,8 @@ def section(args):
     own_N, own_D = scaling.optimum(own, 6 * best["N"] * tokens)
     rows = [f"By `dev/one_day.py --device \"{args.device}\" --hours {args.hours:g} --price {args.price:g}`. No run of "
             "it has been made: steps are modelled, losses are those of two published fits.", "",
-            f"| size | -b | a step of {STEP_TOKENS:,} tokens | tokens in {args.hours:g} hours | GPU memory | loss, nats a "
-            "token |", "|---|---|---|---|---|---|"]
+            f"| size | -b | a step of {STEP_TOKENS:,} tokens | tokens in {args.hours:g} hours | GPU memory | "
+            "loss, nats a token |", "|---|---|---|---|---|---|"]
     for one in found:
         seconds = [ms * STEP_TOKENS / (one["batch"] * CONTEXT) / 1e3 for ms in one["ms"]]
         memory = f"{one['gib']:.1f} GiB" + ("" if one["fits"] else ", too much")
@@ -89,10 +89,10 @@ def section(args):
     rows += ["", f"So {best['size']} for {steps:,} steps, {tokens / 1e9:.1f} billion tokens, {micro_steps} micro-steps "
              f"each; {args.hours:g} hours at {args.price:g} an hour cost {args.hours * args.price:.2f}:", "",
              "    python3 dev/data/get.py fineweb10B",
-             f"    make train_gpt2cu && scripts/run_gpt2_{best['size']}.sh -b {best['batch']} -r {args.recompute} -x {steps} "
-             f"-u {warmup} -o log_one_day", "",
-             "The loss is of another text, in other tokens: what carries over is which size is best, and how little the "
-             "next ones lose. Our own fit, of runs "
+             f"    make train_gpt2cu && scripts/run_gpt2_{best['size']}.sh -b {best['batch']} -r {args.recompute} "
+             f"-x {steps} -u {warmup} -o log_one_day", "",
+             "The loss is of another text, in other tokens: what carries over is which size is best, and how little "
+             "the next ones lose. Our own fit, of runs "
              f"{round(math.log10(6 * best['N'] * tokens / 1e13))} powers of ten smaller, would have said "
              f"{own_N / 1e6:,.0f} million parameters and {own_D / 1e9:,.1f} billion tokens for the same computation, "
              "which shows how far a fit carries."]

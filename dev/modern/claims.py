@@ -26,7 +26,8 @@ import readme  # noqa: E402
 ROOT = ladder.ROOT
 FIGURES = ladder.COURSE / "claims.json"
 PAD, ROUNDS, STEPS = (50257, 50304), 3, 4
-PIECES = {**ladder.GPT2, "-b": 4, "-d": 4 * 4 * ladder.T}  # of four micro-steps, so that fewer are fewer
+B = 4
+PIECES = {**ladder.GPT2, "-d": 4 * B * ladder.T}  # of four micro-steps, so that fewer are fewer
 
 
 def step_ms(vocabulary, by_torch):
@@ -47,13 +48,12 @@ def padded(by_torch):
 
 def warmed(runs, flags, steps):
     """The losses of all seeds, and processor time of a run."""
-    key = " ".join(f"{flag} {value}" for flag, value in flags.items())
-    seconds = runs.remembered(f"seconds of {key} -x {steps}", lambda: runs.seconds(flags, steps))
+    seconds = runs.remembered(f"seconds of {ladder.words(flags)} -x {steps}", lambda: runs.seconds(flags, steps))
     return {"steps": steps, "losses": runs.losses(flags, steps), "seconds": seconds}
 
 
 def measure(args):
-    runs = ladder.Ladder(args)
+    runs = ladder.Ladder(args, "claims")
     pads = {who: runs.remembered(f"padded {who}", lambda by=by: padded(by))
             for who, by in (("PyTorch", True), ("this trainer", False))}
     first = runs.remembered(f"step of {PIECES}", lambda: runs.seconds(PIECES, 4) / 4)
@@ -70,8 +70,8 @@ def text_of(figures):
     lines = [f"Measured {figures['date']} on {figures['cpu']} by `dev/modern/claims.py`: {figures['seeds']} seeds, "
              f"{without['steps']} full steps.", "", "| they say | measured | without | with |", "|---|---|---|---|"]
     for who, (plain, pad) in figures["padded"].items():
-        lines.append(f"| a vocabulary of {PAD[1]:,} is faster than one of {PAD[0]:,} | a step of {who} | {plain:.1f} ms | "
-                     f"{pad:.1f} ms |")
+        lines.append(f"| a vocabulary of {PAD[1]:,} is faster than one of {PAD[0]:,} | a step of {who} | "
+                     f"{plain:.1f} ms | {pad:.1f} ms |")
     for name, what in ("batch", "small batches at first help"), ("sequences", "short sequences at first help"):
         run = figures[name]
         lines.append(f"| {what} | bits per byte after the same tokens | {ladder.spread(without['losses'])} | "
@@ -82,7 +82,7 @@ def text_of(figures):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ladder.add_flags(parser)
+    ladder.add_flags(parser, B)
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     figures = measure(args)

@@ -57,6 +57,10 @@ CHANGES = [  # the flags that a change has other than the model so far
 ]
 
 
+def words(flags):
+    return " ".join(f"{flag} {value}" for flag, value in flags.items())
+
+
 def tokens_per_byte(data):
     """Of the validation text: its tokens, and the bytes that they stand for."""
     text = pathlib.Path(f"{data}_tokenizer.bin").read_bytes()
@@ -73,14 +77,14 @@ def tokens_per_byte(data):
 class Ladder:
     """What has been measured, in a file that grows with every run."""
 
-    def __init__(self, args):
+    def __init__(self, args, name="runs"):
         self.args, self.folder = args, args.folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
         self.data = self.folder / "shakespeare4096"
         if not pathlib.Path(f"{self.data}_val.bin").exists():
             children.run([ROOT / "tokenize", "--train-vocab", 4096, ROOT / "dev/data/shakespeare", "--val-split",
                           "tail", "-o", self.data], cwd=ROOT)
-        self.path = self.folder / f"runs_{args.seconds:g}s_{args.b}.json"
+        self.path = self.folder / f"{name}_{args.seconds:g}s_{args.b}.json"
         self.kept = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.bits = tokens_per_byte(self.data) / math.log(2)
 
@@ -92,8 +96,8 @@ class Ladder:
 
     def command(self, flags, steps, *more):
         of_gpt2 = "--mlp" not in flags
-        command = [ROOT / ("train_gpt2_cpu" if of_gpt2 else "build/modern"), "-b", self.args.b, "-t", T, "-x", steps, "-u",
-                   steps // 10, "-k", "cosine", "-q", 0.05, "-c", 0.1, "-i", f"{self.data}_train.bin", "--threads", 1]
+        program = ROOT / ("train_gpt2_cpu" if of_gpt2 else "build/modern")
+        command = [program, "-b", self.args.b, "-t", T, "-x", steps, "-u", steps // 10, "-k", "cosine", "-q", 0.05, "-c", 0.1, "-i", f"{self.data}_train.bin", "--threads", 1]
         command += ["-s", 0, "--tokenizer", f"{self.data}_tokenizer.bin"] if of_gpt2 else []
         for name, value in flags.items():
             command += [name, steps if value == STEPS else value]
@@ -122,7 +126,7 @@ class Ladder:
         """Of all seeds, some at a time."""
         def one(seed):
             return self.loss(flags, steps, seed)
-        name, seeds = " ".join(f"{flag} {value}" for flag, value in flags.items()), range(1, self.args.seeds + 1)
+        name, seeds = words(flags), range(1, self.args.seeds + 1)
         missing = [seed for seed in seeds if f"{name} -x {steps} --seed {seed}" not in self.kept]
         with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
             for seed, loss in zip(missing, pool.map(one, missing)):
@@ -131,7 +135,7 @@ class Ladder:
 
     def rung(self, name, flags):
         """What a rung has come to: the losses of its seeds at equal time and at equal tokens."""
-        key = " ".join(f"{flag} {value}" for flag, value in flags.items())
+        key = words(flags)
         own, first = self.remembered(f"step of {key}", lambda: self.step_seconds(flags, GPT2))
         base = self.remembered("steps", lambda: max(10, round(self.args.seconds / first)))
         steps = round(base * first / own) if flags != GPT2 else base
@@ -179,11 +183,12 @@ def wrapped(lines):
 
 
 def text_of(figures):
-    lines = [f"Measured {figures['date']} on {figures['cpu']} by `dev/modern/ladder.py --seconds "
-             f"{figures['seconds']:g} -b {figures['b']}`: {figures['seeds']} seeds, runs of {figures['b']} x {T} "
-             f"tokens a step that take as long as {figures['steps']} steps of GPT-2, about {figures['seconds']:g} "
-             "seconds of one core. Each rung is the model so far with one change; it is kept if its mean at equal time is lower.",
-             "", "| the change | a step's time | steps | bits per byte at equal time | at equal tokens | |",
+    seconds, b = f"{figures['seconds']:g}", figures["b"]
+    lines = [f"Measured {figures['date']} on {figures['cpu']} by `dev/modern/ladder.py --seconds {seconds} -b {b}`: "
+             f"{figures['seeds']} seeds, runs of {b} x {T} tokens a step that take as long as {figures['steps']} "
+             f"steps of GPT-2, about {seconds} seconds of one core. Each rung is the model so far with one change; it "
+             "is kept if its mean at equal time is lower.", "",
+             "| the change | a step's time | steps | bits per byte at equal time | at equal tokens | |",
              "|---|---|---|---|---|---|"]
     for rung in [*figures["rungs"], figures["quickstart"]]:
         says = verdict(rung) if rung in figures["rungs"] else "beside the ladder"
@@ -218,10 +223,10 @@ SHOWN = readme.Shown(COURSE / "ladder.json", COURSE / "30-after-gpt-2.md", "ladd
                      "Bits per byte of each rung, by seed", text_of, picture)
 
 
-def add_flags(parser):
+def add_flags(parser, b=16):
     parser.add_argument("--seconds", type=float, default=60, help="of one core, for a run of the first rung")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("-b", type=int, default=16, choices=[4, 8, 16, 32], help="sequences of a step")
+    parser.add_argument("-b", type=int, default=b, choices=[4, 8, 16, 32], help="sequences of a step")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/modern_ladder")
 
@@ -237,7 +242,7 @@ def main():
         SHOWN.show(Ladder(args).climb(), args.write)
     if args.write or args.page:
         best = json.loads(SHOWN.figures.read_text())["best"]
-        readme.replace(BEST_FLAGS, " ".join(f"{flag} {value}" for flag, value in best.items()) + "\n")
+        readme.replace(BEST_FLAGS, words(best) + "\n")
 
 
 if __name__ == "__main__":

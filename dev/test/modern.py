@@ -18,10 +18,12 @@ import children  # noqa: E402
 children.need("numpy", "safetensors", "torch", "transformers")
 if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
+import argparse  # noqa: E402
 import functools  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import re  # noqa: E402
+import shutil  # noqa: E402
 import tempfile  # noqa: E402
 import traceback  # noqa: E402
 
@@ -34,6 +36,7 @@ import transformers  # noqa: E402
 import export_hf as export_hf_script  # noqa: E402
 import hf  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
+import ladder  # noqa: E402
 from run_script import run, script  # noqa: E402
 
 MODERN, PROBE = ROOT / "build/modern", ROOT / "build/modern_probe"
@@ -479,6 +482,41 @@ def planned(folder):
         assert f"{parameters} parameters" in modern("-e", name, "-b", 1, "-t", 64, "--plan", 1)
 
 
+# ---- the ladder
+
+
+def climbed(folder):
+    """A ladder of made-up runs: steps at equal time, what is kept, what is remembered, and what it writes."""
+    args = argparse.Namespace(seconds=8, seeds=2, b=4, jobs=2, folder=folder)
+    for part in "tokenizer", "val":
+        shutil.copy(ROOT / f"dev/data/{'gpt2' if part == 'tokenizer' else 'shakespeare'}_{part}.bin",
+                    folder / f"shakespeare4096_{part}.bin")
+    asked = []
+
+    def seconds(self, flags, steps):
+        asked.append(flags)
+        return 1 + steps * (0.16 if flags.get("--optimizer") == "muon" else 0.08)
+
+    def loss(self, flags, steps, seed):
+        asked.append(flags)
+        worse = 0.2 * (flags.get("--norm") == "rms") - 0.1 * (flags.get("--tied") == 0)
+        return 4 + worse - 0.9 * (flags["--optimizer"] == "muon") - steps / 1000 + seed / 100
+
+    ladder.Ladder.seconds, ladder.Ladder.loss = seconds, loss
+    figures = ladder.Ladder(args).climb()
+    rungs = {rung["name"]: rung for rung in figures["rungs"]}
+    assert figures["steps"] == 100 and rungs["Muon for AdamW"]["steps"] == 50
+    assert [name for name, rung in rungs.items() if rung["kept"]] == ["GPT-2", "no biases", "Muon for AdamW",
+                                                                       "an untied head"], figures
+    assert figures["best"]["--tied"] == 0 and figures["best"]["--norm"] == "layer"
+    assert rungs["window warmup"]["flags"]["--window-warmup"] == ladder.STEPS
+    text = ladder.text_of(figures)
+    assert "| RMSNorm for layer norm | 1.00 | 100 |" in text and text.count("not kept") == len(rungs) - 4, text
+    assert "| Muon for AdamW | 2.00 | 50 |" in text and "nan" not in ladder.picture(figures)
+    count = len(asked)
+    assert ladder.Ladder(args).climb() == figures and len(asked) == count  # all was remembered
+
+
 # ---- what is refused
 
 
@@ -552,7 +590,7 @@ def refused_imports(folder):
 
 
 TESTS = [numbers, planted_errors, micro_steps_and_threads, muon, generated, in_bf16, switches, there_and_back,
-         resumed, planned, bad_inputs, refused_imports]
+         resumed, planned, climbed, bad_inputs, refused_imports]
 
 
 def main():
