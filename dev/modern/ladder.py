@@ -97,7 +97,8 @@ class Ladder:
     def command(self, flags, steps, *more):
         of_gpt2 = "--mlp" not in flags
         program = ROOT / ("train_gpt2_cpu" if of_gpt2 else "build/modern")
-        command = [program, "-b", self.args.b, "-t", T, "-x", steps, "-u", steps // 10, "-k", "cosine", "-q", 0.05, "-c", 0.1, "-i", f"{self.data}_train.bin", "--threads", 1]
+        command = [program, "-b", self.args.b, "-t", T, "-x", steps, "-u", steps // 10, "-k", "cosine", "-q", 0.05,
+                   "-c", 0.1, "-i", f"{self.data}_train.bin", "--threads", 1]
         command += ["-s", 0, "--tokenizer", f"{self.data}_tokenizer.bin"] if of_gpt2 else []
         for name, value in flags.items():
             command += [name, steps if value == STEPS else value]

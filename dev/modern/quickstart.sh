@@ -18,7 +18,8 @@ set -- -i ${data}_train.bin -j ${data}_val.bin --precision $precision -b 16 -t 1
     -c 0.1 -n 500 -v 200 -m 80 -o $out -g 200 --prompt ROMEO. --tokenizer ${data}_tokenizer.bin --top-k 50 \
     --temperature 0.8
 if ls $out/DONE_* > /dev/null 2>&1; then  # its model file has the sizes and the switches
-    flags=$(echo "$flags" | sed -E 's/(-e|--mlp|--norm|--positions|--qk-norm|--tied|--softcap|--value-residual) [^ ]+ ?//g')
+    of_the_model='-e|--mlp|--norm|--positions|--qk-norm|--tied|--softcap|--value-residual'
+    flags=$(echo "$flags" | sed -E "s/($of_the_model) [^ ]+ ?//g")
     set -- -y 1 "$@"
 fi
 mkdir -p $out
