@@ -36,7 +36,7 @@ import svg  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE, BEST_FLAGS = ROOT / "dev/course", ROOT / "dev/modern/best_flags"
-T, VALIDATION_WINDOWS, ROUNDS = 128, 320, 3
+T, ROUNDS = 128, 3
 SHAPE = {"-e": "L4C192H6T128V4096"}
 ADAMW, MUON = {"--optimizer": "adamw", "-l": "2e-3"}, {"--optimizer": "muon", "-l": "1e-2"}
 GPT2 = {**SHAPE, **ADAMW}
@@ -61,7 +61,7 @@ def words(flags):
     return " ".join(f"{flag} {value}" for flag, value in flags.items())
 
 
-def tokens_per_byte(data):
+def tokens_per_byte(data, windows):
     """Of the validation text: its tokens, and the bytes that they stand for."""
     text = pathlib.Path(f"{data}_tokenizer.bin").read_bytes()
     lengths, at = [], 1024
@@ -70,7 +70,7 @@ def tokens_per_byte(data):
         at += 1 + text[at]
     end_of_text = struct.unpack_from("<I", text, 12)[0]
     shard = pathlib.Path(f"{data}_val.bin").read_bytes()[1024:]
-    tokens = struct.unpack(f"<{len(shard) // 2}H", shard)[1:VALIDATION_WINDOWS * T + 1]
+    tokens = struct.unpack(f"<{len(shard) // 2}H", shard)[1:windows * T + 1]
     return len(tokens) / sum(0 if token == end_of_text else lengths[token] for token in tokens)
 
 
@@ -84,9 +84,9 @@ class Ladder:
         if not pathlib.Path(f"{self.data}_val.bin").exists():
             children.run([ROOT / "tokenize", "--train-vocab", 4096, ROOT / "dev/data/shakespeare", "--val-split",
                           "tail", "-o", self.data], cwd=ROOT)
-        self.path = self.folder / f"{name}_{args.seconds:g}s_{args.b}.json"
+        self.path = self.folder / f"{name}_{args.seconds:g}s_{args.b}_{args.windows}.json"
         self.kept = json.loads(self.path.read_text()) if self.path.exists() else {}
-        self.bits = tokens_per_byte(self.data) / math.log(2)
+        self.bits = tokens_per_byte(self.data, args.windows) / math.log(2)
 
     def remembered(self, key, measure):
         if key not in self.kept:
@@ -118,8 +118,8 @@ class Ladder:
         return [min(times) / n for times in zip(*rounds)]
 
     def loss(self, flags, steps, seed):
-        batches = VALIDATION_WINDOWS // self.args.b
-        command = self.command(flags, steps, "-v", steps, "-m", batches, "-j", f"{self.data}_val.bin", "--seed", seed)
+        validation = ["-v", steps, "-m", self.args.windows // self.args.b, "-j", f"{self.data}_val.bin"]
+        command = self.command(flags, steps, *validation, "--seed", seed)
         output, _ = children.run(command, cwd=ROOT)
         return float(re.findall(r"^val loss ([\d.]+)", output, re.M)[-1])
 
@@ -155,7 +155,8 @@ class Ladder:
             best = rungs[-1] if rungs[-1]["kept"] else best
         quickstart = self.rung("GPT-2 with Muon, as in quickstart", {**SHAPE, **MUON})
         return {"date": time.strftime("%Y-%m-%d"), "cpu": readme.this_cpu()[1], "seconds": self.args.seconds,
-                "seeds": self.args.seeds, "b": self.args.b, "steps": rungs[0]["steps"], "rungs": rungs,
+                "seeds": self.args.seeds, "b": self.args.b, "windows": self.args.windows,
+                "steps": rungs[0]["steps"], "rungs": rungs,
                 "quickstart": quickstart, "best": best["flags"]}
 
 
@@ -228,6 +229,7 @@ def add_flags(parser, b=16):
     parser.add_argument("--seconds", type=float, default=60, help="of one core, for a run of the first rung")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("-b", type=int, default=b, choices=[4, 8, 16, 32], help="sequences of a step")
+    parser.add_argument("--windows", type=int, default=320, help="of a validation, a multiple of -b")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), help="runs at a time")
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/modern_ladder")
 

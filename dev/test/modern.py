@@ -487,7 +487,7 @@ def planned(folder):
 
 def climbed(folder):
     """A ladder of made-up runs: steps at equal time, what is kept, what is remembered, and what it writes."""
-    args = argparse.Namespace(seconds=8, seeds=2, b=4, jobs=2, folder=folder)
+    args = argparse.Namespace(seconds=8, seeds=2, b=4, windows=320, jobs=2, folder=folder)
     for part in "tokenizer", "val":
         shutil.copy(ROOT / f"dev/data/{'gpt2' if part == 'tokenizer' else 'shakespeare'}_{part}.bin",
                     folder / f"shakespeare4096_{part}.bin")
