@@ -23,7 +23,9 @@ if ls $out/DONE_* > /dev/null 2>&1; then  # its model file has the sizes and the
     set -- -y 1 "$@"
 fi
 mkdir -p $out
-build/modern $flags "$@" | tee $out/said.txt
+rm -f $out/ended
+{ build/modern $flags "$@" && touch $out/ended; } | tee $out/said.txt
+[ -f $out/ended ] || exit 1
 loss=$(sed -n 's/^val loss //p' $out/said.txt | tail -n 1)
 [ -z "$loss" ] || echo "Validation loss $loss, $(echo "$loss $baseline" | awk '{ printf "%.4f", $1 * $3 / $2 }')" \
     "bits per byte of the first 80 batches; a model of token frequencies has $baseline."
