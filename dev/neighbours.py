@@ -52,12 +52,12 @@ def picture(found):
               for who, (losses, *_) in found.items()}
     steps = max(len(line) for line in points.values())
     values = [y for line in points.values() for _, y in line[len(line) // 50:]]
-    panel = charts.Panel(60, 56, 540, 260, (0, steps), charts.around(values))
+    panel = charts.Panel(60, 72, 540, 260, (0, steps), charts.around(values))
     panel.frame("training loss, nats a byte", "step")
     for color, line in zip(svg.COLORS, points.values()):
         panel.curve(line, color, 1.4, 0.85)
     panel.parts += charts.legend(60, 18, 540, list(points), svg.COLORS)[0]
-    return svg.picture(640, 366, charts.SIZE, panel.parts)
+    return svg.picture(640, 382, charts.SIZE, panel.parts)
 
 
 def text_of(args, found):
