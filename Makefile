@@ -134,8 +134,8 @@ dev/data/shakespeare_val.bin: $(TEXTS) dev/data/gpt2_tokenizer.bin | $(TOKENIZER
 dev/data/shakespeare_train.bin: | dev/data/shakespeare_val.bin; @test -f $@ || $(SHARDS)
 data: $(DATA)                         ## tokenizes the text that comes with the repository
 
-quickstart: train_gpt2_cpu tokenize $(B)/unigram   ## trains a small GPT-2 in about two minutes, and samples from it
-	@scripts/quickstart.sh
+quickstart: train_gpt2_cpu tokenize $(B)/unigram $(MODEL:%=$(B)/%)   ## trains a small GPT-2 in two minutes, and samples
+	@$(if $(MODEL),dev/modern,scripts)/quickstart.sh
 
 test:                                 ## what a change may break, in a few minutes: all but the long campaigns
 	@dev/test/run.sh "$(MAKE)" $(SHORT)

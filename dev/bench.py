@@ -5,6 +5,7 @@ oneDNN and OpenBLAS; the tokenizer; generation.
 
     pip install torch numpy tiktoken transformers   # peers that are not installed are skipped with a message
     make bench                        # or: python3 dev/bench.py [--rounds 2] [--shapes 4x64,4x256,1x1024] [--write]
+    python3 dev/bench.py --parts steps --shapes 4x64 --llmc ~/llm.c      # beside llm.c's CPU trainer, a clone of yours
 
 Each program runs in its own process, and rounds are interleaved. The ratio of the minima is what to compare. Results go
 to the terminal and, with --write, into dev/MEASURED.md and dev/cpu/README.md, where each part has a table of its own
@@ -15,8 +16,10 @@ import children  # noqa: F401: Ctrl-C
 import argparse
 import json
 import os
+import pathlib
 import time
 
+import bench_llmc
 from bench_parts import MODELS, NANO, PEERS, Generation, Products, Steps, Tokenizer
 from bench_tasks import ROOT, run_tasks, say
 from children import have
@@ -103,7 +106,10 @@ def parse():
     parser.add_argument("--parts", type=choice_of(PARTS), default=PARTS, help="what is measured: " + ", ".join(PARTS))
     parser.add_argument("--model", choices=MODELS, default="d12", help="of steps and products")
     parser.add_argument("--write", action="store_true", help="put the tables into the pages (see above)")
+    parser.add_argument("--llmc", type=pathlib.Path, metavar="DIR", help="a clone of llm.c, to build its CPU trainer")
     args = parser.parse_args()
+    if args.llmc and bench_llmc.problem_of(args.llmc):
+        parser.error(f"--llmc {bench_llmc.problem_of(args.llmc)}")
     if args.write and (args.model != "d12" or args.peers != PEERS):
         parser.error("--write replaces whole tables; all peers of d12 are accepted with it")
     if args.write and ("steps" in args.parts) != ("products" in args.parts):
@@ -122,6 +128,8 @@ def main():
     if "steps" in args.parts:
         for B, T in args.shapes:
             tasks += Steps(args, B, T, report).tasks()
+    if args.llmc:
+        tasks += bench_llmc.LlmC(args, report).tasks()
     if "small" in args.parts:
         tasks += Steps(args, 12, 64, report, model=NANO).tasks()
     if "products" in args.parts:

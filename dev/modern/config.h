@@ -24,6 +24,7 @@ struct Config {
     int64_t mlp = SWIGLU, norm = RMS, positions = ROTARY;
     int64_t qk_norm = 0, tied = 1;
     float softcap = 0, theta = 10000, eps = 1e-5f;  // softcap 0: none
+    int64_t value_residual = 0;                     // the values of later layers are mixed with the first's
 
     int64_t qkv_row() const { return (NH + 2 * NKV) * HS; }
     int64_t fc_row() const { return mlp == SWIGLU ? 2 * F : F; }
@@ -41,7 +42,8 @@ inline std::string problem_of(const Config& c) {
     if (c.NH % c.NKV != 0) return format("%d heads of queries do not divide among %d of keys", c.NH, c.NKV);
     if (c.HS % 2 != 0 && c.positions == ROTARY) return format("heads of %d channels have no two halves to turn", c.HS);
     const bool switches = c.mlp >= 0 && c.mlp < MLPS && c.norm >= 0 && c.norm < NORMS && c.positions >= 0 &&
-                          c.positions < POSITIONS && (c.qk_norm | 1) == 1 && (c.tied | 1) == 1;
+                          c.positions < POSITIONS && (c.qk_norm | 1) == 1 && (c.tied | 1) == 1 &&
+                          (c.value_residual | 1) == 1;
     if (!switches) return "a switch is unknown";
     if (!(c.softcap >= 0 && c.softcap <= 1000 && c.theta >= 1 && c.theta <= 1e9f && c.eps > 0 && c.eps <= 0.1f))
         return "a constant is out of range";
@@ -100,10 +102,10 @@ inline void settle_hidden(Config& c) {
 }
 
 inline std::string describe(const Config& c) {
-    return format("L %d, C %d, heads %d of %d, of keys %d, F %d, T %d, V %d: %s, %s norm%s, %s positions, %s head%s",
+    return format("L %d, C %d, heads %d of %d, of keys %d, F %d, T %d, V %d: %s, %s norm%s, %s positions, %s head%s%s",
                   c.L, c.C, c.NH, c.HS, c.NKV, c.F, c.maxT, c.V, MLP_NAMES[c.mlp], NORM_NAMES[c.norm],
                   c.qk_norm ? ", qk norm" : "", POSITION_NAMES[c.positions], c.tied ? "tied" : "untied",
-                  c.softcap > 0 ? format(", soft cap %g", c.softcap) : "");
+                  c.softcap > 0 ? format(", soft cap %g", c.softcap) : "", c.value_residual ? ", value residuals" : "");
 }
 
 }  // namespace modern

@@ -23,6 +23,7 @@ void for_each_field(C& c, F f) {
     f("maxT", c.maxT), f("V", c.V), f("L", c.L), f("NH", c.NH), f("C", c.C), f("Vp", c.Vp), f("NKV", c.NKV);
     f("HS", c.HS), f("F", c.F), f("mlp", c.mlp), f("norm", c.norm), f("positions", c.positions);
     f("qk_norm", c.qk_norm), f("tied", c.tied), f("softcap", c.softcap), f("theta", c.theta), f("eps", c.eps);
+    f("value_residual", c.value_residual);  // 0 in older files
 }
 struct FieldReader {
     const int32_t* from;
@@ -115,6 +116,7 @@ uint64_t save_model(const Model& model, const std::string& path) {
 struct Place {
     int64_t step, updates, weights, in_bf16, B, T, micro_steps, seed, shuffle;
     uint64_t data, model_checksum;
+    int64_t optimizer;  // ADAMW in older files
 };
 struct Checkpoint {
     std::string model, state, done;
@@ -163,6 +165,8 @@ inline Place read_place(FileReader& state) {
     memcpy(&place, h.value + 2, sizeof(place));
     if (place.weights < 0 || place.weights > (int64_t)1 << 40)
         runtime_failure("%s is damaged: its header promises %d weights", state.path, place.weights);
+    if (place.optimizer != ADAMW && place.optimizer != MUON)
+        runtime_failure("%s is damaged: its header has an optimizer of number %d", state.path, place.optimizer);
     state.expect_size((int64_t)sizeof(Header) + place.weights * 4 * (place.in_bf16 ? 3 : 2) + 8);
     return place;
 }

@@ -190,7 +190,7 @@ def model_file(source):
 
 def config_of(model, table):
     """What config.json holds. Ends the script if no family of Hugging Face has such a model."""
-    for name, built in {"mlp": 0, "norm": 0, "positions": 0, "softcap": 0}.items():
+    for name, built in {"mlp": 0, "norm": 0, "positions": 0, "softcap": 0, "value_residual": 0}.items():
         if table[name] != built:
             fail(f"{model}: its {name} is one that {' and '.join(FAMILIES.values())} have not")
     family = "qwen3" if table["qk_norm"] else "llama"

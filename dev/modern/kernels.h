@@ -5,11 +5,13 @@
 #include "dev/modern/rope.h"
 #include "dev/modern/softcap.h"
 #include "dev/modern/swiglu.h"
+#include "dev/modern/values.h"
 #include "llmc/cpu/kernels.h"
 
 #ifndef KERNELS_REFERENCE
 namespace kernels {
-using ::capped_classifier, ::gelu_backward, ::qk_norm_backward, ::qk_norm_forward, ::relu2_backward, ::relu2_forward,
-    ::residual_rmsnorm_forward, ::rmsnorm_backward, ::rmsnorm_forward, ::rope, ::swiglu_backward, ::swiglu_forward;
+using ::add_to_values, ::capped_classifier, ::gelu_backward, ::mix_values_backward, ::mix_values_forward,
+    ::qk_norm_backward, ::qk_norm_forward, ::relu2_backward, ::relu2_forward, ::residual_rmsnorm_forward,
+    ::rmsnorm_backward, ::rmsnorm_forward, ::rope, ::softcap_forward, ::swiglu_backward, ::swiglu_forward;
 }
 #endif

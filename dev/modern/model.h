@@ -12,7 +12,8 @@
 
 namespace modern {
 
-enum Init { NORMAL, RESIDUAL, ONE };  // N(0, 0.02); the same over sqrt(2L), for what adds to the residual stream
+// N(0, 0.02); the same over sqrt(2L), for what adds to the residual stream; constants.
+enum Init { NORMAL, RESIDUAL, ONE, HALF };
 
 // clang-format off
 //  constant   name        rows                            columns                    layers decay  at first
@@ -23,6 +24,7 @@ enum Init { NORMAL, RESIDUAL, ONE };  // N(0, 0.02); the same over sqrt(2L), for
   X(QKVW,     "qkvw",     c.qkv_row(),                    c.C,                       c.L,   true,  NORMAL) \
   X(QW,       "qw",       c.qk_norm,                      c.HS,                      c.L,   false, ONE) \
   X(KW,       "kw",       c.qk_norm,                      c.HS,                      c.L,   false, ONE) \
+  X(SHAREW,   "sharew",   c.value_residual,               1,                         c.L,   false, HALF) \
   X(ATTPROJW, "attprojw", c.C,                            c.NH * c.HS,               c.L,   true,  RESIDUAL) \
   X(NORM2W,   "norm2w",   1,                              c.C,                       c.L,   false, ONE) \
   X(FCW,      "fcw",      c.fc_row(),                     c.C,                       c.L,   true,  NORMAL) \
@@ -35,6 +37,7 @@ enum Init { NORMAL, RESIDUAL, ONE };  // N(0, 0.02); the same over sqrt(2L), for
   X(NORM1,     "norm1",          FLOATX, rows * c.C,                            c.L) \
   X(QKV,       "qkv",            FLOATX, rows * c.qkv_row(),                    c.L) \
   X(QK_RAW,    "qk raw",         FLOATX, c.qk_norm * rows * (c.NH + c.NKV) * c.HS, c.L) \
+  X(V_RAW,     "v raw",          FLOATX, c.value_residual * rows * c.NKV * c.HS, c.L) \
   X(ATTY,      "atty",           FLOATX, rows * c.NH * c.HS,                    c.L) \
   X(RESIDUAL2, "residual2",      FLOATX, rows * c.C,                            c.L) \
   X(NORM2,     "norm2",          FLOATX, rows * c.C,                            c.L) \
@@ -55,6 +58,7 @@ enum Init { NORMAL, RESIDUAL, ONE };  // N(0, 0.02); the same over sqrt(2L), for
   X(MEAN2,     "mean2",          FP32,   c.norm == LAYER ? rows : 0,            c.L) \
   X(MEANF,     "meanf",          FP32,   c.norm == LAYER ? rows : 0,            1) \
   X(QK_RSTD,   "qk rstd",        FP32,   c.qk_norm * rows * (c.NH + c.NKV),     c.L) \
+  X(DFIRST,    "dfirst",         FP32,   c.value_residual * rows * c.NKV * c.HS, 1) \
   X(LSE,       "lse",            FP32,   rows * c.NH,                           c.L) \
   X(ROPE,      "rope",           FP32,   c.positions == ROTARY ? T * c.HS : 0,  1) \
   X(LOSSES,    "losses",         FP32,   rows,                                  1)
@@ -99,7 +103,9 @@ struct Model {
     int64_t acts_bytes = 0, first[ACTIVATIONS] = {};  // bytes likewise
     char *params = nullptr, *acts = nullptr;
     float *grads = nullptr, *m = nullptr, *v = nullptr, *master = nullptr;
-    int64_t updates = 0;  // that AdamW has made
+    Optimizer optimizer = ADAMW;  // or MUON
+    void* orthogonal = nullptr;   // Muon's scratch memory
+    int64_t updates = 0;
     double loss_sum = 0;
     int64_t allocated_bytes = 0;
 
@@ -118,8 +124,9 @@ struct Model {
     }
     Heads heads() const { return {config.NH, config.NKV, config.HS}; }
 };
-inline Model model_of(const Config& c, int64_t B, int64_t T, bool in_bf16) {
+inline Model model_of(const Config& c, int64_t B, int64_t T, bool in_bf16, Optimizer optimizer = ADAMW) {
     Model model{c, B, T, in_bf16};
+    model.optimizer = optimizer;
     for (int i = 0; i < TENSORS; i++) {
         model.begin[i] = model.weights;
         model.weights += shape_of(i, c).elems() * shape_of(i, c).layers;
@@ -131,6 +138,30 @@ inline Model model_of(const Config& c, int64_t B, int64_t T, bool in_bf16) {
             round_up(shape.elems * shape.layers * (shape.type == FP32 || !in_bf16 ? 4 : 2), (int64_t)64);
     }
     return model;
+}
+
+// What lies outside the layers; and what Muon updates.
+inline bool is_outside(int tensor) { return tensor == WTE || tensor == WPE || tensor == NORMFW || tensor == HEADW; }
+inline bool is_layer_matrix(int tensor, const Config& c) { return !is_outside(tensor) && shape_of(tensor, c).rows > 1; }
+// The elements of Muon's scratch memory, of the largest matrix; and of device.transposed.
+inline int64_t orthogonal_elems(const Model& model) {
+    int64_t most = 0;
+    for (int i = 0; i < TENSORS && model.optimizer == MUON; i++) {
+        const TensorShape shape = shape_of(i, model.config);
+        const int64_t least = std::min(shape.rows, shape.cols);
+        if (is_layer_matrix(i, model.config)) most = std::max(most, shape.elems() + 2 * least * least);
+    }
+    return most;
+}
+template <class floatX>
+int64_t orthogonal_transposed_elems(const Model& model) {
+    int64_t most = 0;
+    for (int i = 0; i < TENSORS && model.optimizer == MUON; i++) {
+        const TensorShape shape = shape_of(i, model.config);
+        if (is_layer_matrix(i, model.config))
+            most = std::max<int64_t>(most, matmul_transposed_elems<floatX>(shape.rows, shape.cols));
+    }
+    return most;
 }
 
 // A part of the plan, and where its memory will be.
@@ -147,6 +178,7 @@ inline std::vector<PlanRow> plan_rows(Model& model) {
             {"m", n * 4, (void**)&model.m},
             {"v", n * 4, (void**)&model.v},
             {"master", model.in_bf16 ? n * 4 : 0, (void**)&model.master},
+            {"orthogonal", orthogonal_elems(model) * model.weight_bytes(), &model.orthogonal},
             {"activations", model.acts_bytes, (void**)&model.acts}};
 }
 // Sets the sizes of the kernels' scratch memory, and returns its bytes.
@@ -158,7 +190,8 @@ int64_t settle_scratch(const Model& model) {
     device.scratch_elems = std::max<size_t>(thread_scratch_elems<floatX>(model.T, c.HS),
                                             round_up(std::max(c.C, sizeof(floatX) == 2 ? c.V : 0), (int64_t)16));
     device.transposed_elems =
-        std::max(matmul_transposed_elems<floatX>(rows, widest), classifier_transposed_elems<floatX>(rows, c.Vp));
+        std::max({matmul_transposed_elems<floatX>(rows, widest), classifier_transposed_elems<floatX>(rows, c.Vp),
+                  orthogonal_transposed_elems<floatX>(model)});
     return thread_scratch_bytes() + transposed_bytes();
 }
 template <class floatX>
@@ -188,13 +221,12 @@ void draw_weights(Model& model, uint64_t seed) {
     for (int64_t layer = -1; layer < c.L; layer++)
         for (int i = 0; i < TENSORS; i++) {
             const TensorShape shape = shape_of(i, c);
-            const bool outside = i == WTE || i == WPE || i == NORMFW || i == HEADW;
-            if (outside != (layer < 0)) continue;
-            values.assign(shape.elems(), shape.init == ONE ? 1.0f : 0.0f);
+            if (is_outside(i) != (layer < 0)) continue;
+            values.assign(shape.elems(), shape.init == ONE ? 1.0f : shape.init == HALF ? 0.5f : 0.0f);
             const bool padded = i == WTE || (i == HEADW && !c.tied);
             const int64_t drawn = padded ? c.V * c.C : shape.elems();
             const float std = shape.init == NORMAL ? 0.02f : (float)(0.02 / std::sqrt(2.0 * c.L));
-            if (shape.init != ONE) normal_fill(rng, values.data(), drawn, std);
+            if (shape.init == NORMAL || shape.init == RESIDUAL) normal_fill(rng, values.data(), drawn, std);
             set_tensor<floatX>(model, i, std::max<int64_t>(layer, 0), values.data());
         }
 }

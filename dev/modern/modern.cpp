@@ -9,24 +9,27 @@
 //     attention      has fewer heads of keys and values than of queries, and may norm both
 //     biases         there are none
 //     the head       may have a matrix of its own, and its logits a soft cap (softcap.h)
+//     values         of later layers may be mixed with those of the first (values.h)
 //
 // All else is GPT-2's: a residual stream of C channels to which each layer adds twice. Kernels,
 // token shards, schedules and files' manners are those of llmc; what it needs beside them is in
-// model.h (tables, plan), files.h (checkpoints) and run.h (flags, data, the log). Weights and
-// activations are fp32 or bf16, gradients and the optimizer's state fp32.
+// model.h (tables, plan), files.h (checkpoints) and run.h (data, the log, and what it includes).
+// Weights and activations are fp32 or bf16, gradients and the optimizer's state fp32.
 //
 //     make build/modern data && build/modern -e L6C192H6K2 -b 4 -t 128 -x 100
 #include <numeric>
+#include "dev/modern/muon.h"
 #include "dev/modern/run.h"
 
 namespace modern {
 
 // Sequences x (B,T) with their targets y; the gradient of the Loss by each position's loss; whether
-// gradients of parameters are added to.
+// gradients of parameters are added to; how many positions one sees, 0 = all before it.
 struct Batch {
     const int *x, *y;
     float dloss = 0;
     bool add = false;
+    int64_t window = 0;
 };
 
 // -------------------------------------------------------------------------------------------------
@@ -123,7 +126,7 @@ floatX* layer_input(const Model& model, int64_t l) {
 // Layer l: from norm1, which is there already, to the branch that its MLP adds to the residual
 // stream.
 template <class floatX>
-void layer_forward(Model& model, int64_t l) {
+void layer_forward(Model& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
     const Config& c = model.config;
     const int64_t B = model.B, T = model.T, rows = B * T, C = c.C, wide = c.NH * c.HS;
@@ -136,7 +139,9 @@ void layer_forward(Model& model, int64_t l) {
         kernels::qk_norm_forward(act(QKV), act(QK_RAW), model.act<float>(QK_RSTD, l), param(QW), param(KW), rows, heads,
                                  c.eps);
     if (c.positions == ROTARY) kernels::rope(act(QKV), model.act<float>(ROPE), rows, T, heads, false);
-    kernels::attention_forward(act(ATTY), model.act<float>(LSE, l), act(QKV), B, T, wide, c.NH, nullptr, (int64_t)0,
+    if (c.value_residual && l > 0)
+        kernels::mix_values_forward(act(QKV), act(V_RAW), model.act<floatX>(QKV), param(SHAREW), rows, heads);
+    kernels::attention_forward(act(ATTY), model.act<float>(LSE, l), act(QKV), B, T, wide, c.NH, nullptr, batch.window,
                                c.NKV);
     kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), none, rows, wide, C);
     norm_forward(model, SECOND, l, act(RESIDUAL2), layer_input<floatX>(model, l), act(BRANCH));
@@ -145,15 +150,15 @@ void layer_forward(Model& model, int64_t l) {
     kernels::matmul_forward(act(BRANCH), act(HIDDEN), param(FCPROJW), none, rows, c.F, C);
 }
 
-// x (B,T) to normf (B,T,C).
+// The tokens (B,T) to normf (B,T,C).
 template <class floatX>
-void forward_to_normf(Model& model, const int* x) {
+void forward_to_normf(Model& model, const Batch& batch) {
     const int64_t L = model.config.L;
     const floatX* none = nullptr;
-    embed<floatX>(model, x);
+    embed<floatX>(model, batch.x);
     norm_forward(model, FIRST, 0, model.act<floatX>(ENCODED), model.act<floatX>(ENCODED), none);
     for (int64_t l = 0; l < L; l++) {
-        layer_forward<floatX>(model, l);
+        layer_forward<floatX>(model, l, batch);
         // residual3 = residual2 + branch; the norm that reads it is the next layer's first, or the
         // last
         norm_forward(model, l + 1 < L ? FIRST : LAST, l + 1 < L ? l + 1 : 0, model.act<floatX>(RESIDUAL3, l),
@@ -166,7 +171,7 @@ template <class floatX>
 void forward(Model& model, const Batch& batch) {
     const Range range("forward");
     float* losses = model.act<float>(LOSSES);
-    forward_to_normf<floatX>(model, batch.x);
+    forward_to_normf<floatX>(model, batch);
     classify(model, losses, model.act<floatX>(BRANCH), batch);
     if (!batch.add) model.loss_sum = 0;
     model.loss_sum += std::accumulate(losses, losses + model.B * model.T, 0.0);
@@ -176,7 +181,7 @@ template <class floatX>
 double evaluate(Model& model, const int* x, const int* y) {
     const Range range("evaluate");
     float* losses = model.act<float>(LOSSES);
-    forward_to_normf<floatX>(model, x);
+    forward_to_normf<floatX>(model, {x, y});
     classify<floatX>(model, losses, nullptr, {x, y});
     return std::accumulate(losses, losses + model.B * model.T, 0.0);
 }
@@ -195,14 +200,16 @@ double evaluate(Model& model, const int* x, const int* y) {
 //     norm2        d(residual2)    free       free        free       adds what came through norm2
 //     attproj      d(residual2)    d(atty)    free        free
 //     attention    d(residual2)    free       d(qkv)      free       of turned, normed queries and keys
-//     rope, norm   d(residual2)    free       d(qkv)      free       of those that the product wrote
+//     values,      d(residual2)    free       d(qkv)      free       of those that the product wrote; what the
+//     rope, norm                                                     first layer's values get is kept in DFIRST
 //     qkv          d(residual2)    d(norm1)   free        free
 //     norm1        d(input)        free       free        free       adds what came through norm1
 template <class floatX>
-void layer_backward(Model& model, int64_t l, bool add) {
+void layer_backward(Model& model, int64_t l, const Batch& batch) {
     const Range range("layer_backward", l);
     const Config& c = model.config;
     const int64_t B = model.B, T = model.T, rows = B * T, C = c.C, wide = c.NH * c.HS;
+    const bool add = batch.add;
     const Heads heads = model.heads();
     const auto param = [&](Tensor i) { return model.param<floatX>(i, l); };
     const auto grad = [&](Tensor i) { return model.grad(i, l); };
@@ -219,7 +226,12 @@ void layer_backward(Model& model, int64_t l, bool add) {
     norm_backward(model, SECOND, l, dbranch, act(RESIDUAL2), add);
     product(ATTPROJW, dbranch, dresidual, ATTY, wide, C);
     kernels::attention_backward(dwide, dbranch, act(ATTY), model.act<float>(LSE, l), act(QKV), B, T, wide, c.NH,
-                                nullptr, (int64_t)0, c.NKV);
+                                nullptr, batch.window, c.NKV);
+    float* const dfirst = model.act<float>(DFIRST);
+    if (c.value_residual && l == 0) kernels::add_to_values(dwide, dfirst, rows, heads);
+    if (c.value_residual && l > 0)
+        kernels::mix_values_backward(dwide, dfirst, grad(SHAREW), act(V_RAW), model.act<floatX>(QKV), param(SHAREW),
+                                     rows, heads, add);
     if (c.positions == ROTARY) kernels::rope(dwide, model.act<float>(ROPE), rows, T, heads, true);
     if (c.qk_norm)
         kernels::qk_norm_backward(dwide, grad(QW), grad(KW), act(QK_RAW), model.act<float>(QK_RSTD, l), param(QW),
@@ -237,7 +249,11 @@ void backward(Model& model, const Batch& batch) {
     const int64_t L = c.L, rows = model.B * model.T;
     memset((void*)model.act<floatX>(DRESIDUAL), 0, rows * c.C * sizeof(floatX));  // norms add to it
     norm_backward(model, LAST, 0, model.act<floatX>(BRANCH), layer_input<floatX>(model, L), batch.add);
-    for (int64_t l = L - 1; l >= 0; l--) layer_backward<floatX>(model, l, batch.add);
+    if (c.value_residual) {  // later layers add to DFIRST; the first has no share
+        memset(model.act<float>(DFIRST), 0, rows * c.NKV * c.HS * sizeof(float));
+        *model.grad(SHAREW) = 0;
+    }
+    for (int64_t l = L - 1; l >= 0; l--) layer_backward<floatX>(model, l, batch);
     if (!c.tied && !batch.add) memset(model.grad(WTE), 0, c.Vp * c.C * sizeof(float));
     kernels::encoder_backward(model.grad(WTE), c.positions == LEARNED ? model.grad(WPE) : nullptr,
                               model.act<floatX>(DRESIDUAL), batch.x, model.B, model.T, c.C, c.maxT, batch.add);
@@ -253,7 +269,8 @@ inline StepResult loss_and_norm(const Model& model, const UpdateSettings& settin
     return {loss, norm, update_wanted(loss, norm, settings)};
 }
 
-// AdamW, each tensor of all layers in one call. Norms' weights do not decay.
+// AdamW, each tensor of all layers in one call, or Muon for the matrices. Norms' weights do not
+// decay.
 template <class floatX>
 void update(Model& model, const UpdateSettings& settings, const StepResult& result, int64_t seed) {
     const Range range("update");
@@ -265,10 +282,33 @@ void update(Model& model, const UpdateSettings& settings, const StepResult& resu
         UpdateConstants k = constants;
         if (!shape.decayed) k.weight_decay = 0;
         if (n == 0) continue;
+        if (model.optimizer == MUON && is_layer_matrix(i, model.config)) {
+            for (int64_t l = 0; l < shape.layers; l++) muon_update<floatX>(model, i, l, k, (uint64_t)seed);
+            continue;
+        }
         kernels::adamw_update(model.param<floatX>(i), model.master ? model.master + at : nullptr, model.m + at,
                               model.v + at, model.grads + at, n, k, (uint64_t)seed, at);
     }
     model.updates++;
+}
+
+// -------------------------------------------------------------------------------------------------
+// generation
+
+// The logits (V) of what follows n tokens. All of them are computed anew for each one that follows:
+// no keys are kept.
+template <class floatX>
+void logits_after(const Model& model, const int* tokens, int64_t n, std::vector<float>& logits) {
+    const Config& c = model.config;
+    const floatX* none = nullptr;
+    Model seen = model;  // the same memory, for fewer tokens
+    seen.B = 1, seen.T = n;
+    forward_to_normf<floatX>(seen, {tokens, tokens});
+    floatX* last = seen.act<floatX>(LOGITS);
+    kernels::matmul_forward(last, seen.act<floatX>(NORMF) + (n - 1) * c.C, seen.param<floatX>(c.tied ? WTE : HEADW),
+                            none, (int64_t)1, c.C, c.Vp);
+    if (c.softcap > 0) kernels::softcap_forward(last, c.softcap, c.Vp);
+    logits.assign(last, last + c.V);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -284,17 +324,18 @@ int train(Run& run) {
         const bool over = run_is_over(run);  // the last step is done, or the minutes are
         validate_when_due(run, over, losses_of);
         save_when_due<floatX>(run, over);
-        if (over) return 0;
+        if (over) return generate(run.settings, model, run.prompt, run.step, logits_after<floatX>), 0;  // -g
         const double begin = now_seconds();
         for (int64_t micro = 0; micro < run.micro_steps; micro++) {
             next_batch(run, micro);
-            const Batch batch{run.x.data(), run.y.data(), 1.0f / (float)run.settings.tokens, micro > 0};
+            const Batch batch{run.x.data(), run.y.data(), 1.0f / (float)run.settings.tokens, micro > 0,
+                              window_of_step(run)};
             forward<floatX>(model, batch);   // the loss of every position
             backward<floatX>(model, batch);  // adds to the gradients
         }
         const UpdateSettings settings = update_settings(run);  // learning rate, clipping
         const StepResult result = loss_and_norm(model, settings);
-        if (result.wanted) update<floatX>(model, settings, result, run.settings.seed);  // AdamW
+        if (result.wanted) update<floatX>(model, settings, result, run.settings.seed);  // AdamW or Muon
         log_step(run, settings, result, now_seconds() - begin);
     }
 }

@@ -10,7 +10,8 @@ $(call program,test_modern,$(B)/test_modern,$(B)/test_modern)
 modern_check = $(call check,$(1),$(2),$(MODERN),\
     dev/test/modern.py --packages || skip "pip install numpy safetensors torch transformers"; dev/test/modern.py $(3))
 $(call modern_check,modern,models after GPT-2 compute what transformers computes,\
-    numbers planted_errors micro_steps_and_threads)
-$(call modern_check,modern_switches,models after GPT-2 in bf16 and with other switches,in_bf16 switches)
+    numbers planted_errors micro_steps_and_threads muon)
+$(call modern_check,modern_switches,models after GPT-2 in bf16 and with other switches,in_bf16 switches generated)
 $(call modern_check,modern_files,models after GPT-2 from and to Hugging Face,there_and_back refused_imports)
-$(call modern_check,modern_runs,runs of models after GPT-2 resume and plan and refuse,resumed planned bad_inputs)
+$(call modern_check,modern_runs,runs of models after GPT-2 resume and plan and refuse,\
+    resumed planned climbed bad_inputs)

@@ -1,85 +1,15 @@
-// What surrounds the steps of a run: flags, the plan, data, validation, the log, checkpoints. Flags
-// are named as those of train_gpt2_cpu, which has more of them.
+// What surrounds the steps of a run: the plan, data, validation, the log, checkpoints.
 #pragma once
 #include "dev/modern/files.h"
+#include "dev/modern/sample.h"
 #include "llmc/base/clock.h"
 #include "llmc/base/cores.h"
 #include "llmc/base/logger.h"
 #include "llmc/base/program.h"
 #include "llmc/data/dataloader.h"
-#include "llmc/optim/schedule.h"
 #include "llmc/optim/update_settings.h"
 
 namespace modern {
-
-struct Settings {
-    std::string model = "L6C192H6K2", data = "dev/data/shakespeare_train.bin",
-                val_data = "dev/data/shakespeare_val.bin", out_dir, precision = "fp32", schedule = "cosine", mlp, norm,
-                positions;
-    int64_t B = 4, T = 0, tokens = 0, max_steps = 100, save_every = 0, resume = 0, val_every = 20, val_batches = 20,
-            warmup = 0, seed = 42, shuffle = 1, threads = 0, plan = 0, qk_norm = -1, tied = -1;
-    double rate = 3e-4, final_frac = 1, decay = 0, clip = 1, minutes = 0, softcap = -1, theta = -1;
-};
-constexpr const char* HELP =
-    "  -e MODEL                   a model file, or sizes such as L4C96H6K2 (L6C192H6K2)\n"
-    "  --mlp, --norm, --positions of a new model: swiglu, relu2, gelu | rms, layer | rotary, learned; the first\n"
-    "  --qk-norm, --tied          of a new model: 0, 1 (0 and 1)\n"
-    "  --softcap, --rope-theta    of a new model (0 = none; 10000)\n"
-    "  -i, -j                     token shards to train and to validate on (the Shakespeare of the repository)\n"
-    "  -b, -t, -d                 sequences at once (4), their length (the context), tokens of a step (B T)\n"
-    "  -x, --max-minutes          steps (100), and after how many minutes it ends before (0 = off)\n"
-    "  -l, -k, -u, -q, -c         rate (3e-4), schedule (cosine), warmup, last rate's share (1), decay (0)\n"
-    "  --grad-clip                largest norm of the gradient, 0 = off (1)\n"
-    "  -v, -m                     validate every so many steps (20), on so many batches (20)\n"
-    "  -o, -n, -y                 folder, save every so many steps (0 = never), 1: go on from the newest checkpoint\n"
-    "  --precision, --threads     fp32 or bf16 (fp32), and how many (physical cores)\n"
-    "  --seed, --shuffle, --plan  42, 1; 1: print what the run would need and stop\n";
-inline void read_settings(Settings& s, int argc, char** argv) {
-    if (argc == 2 && std::string(argv[1]) == "--help") printf("%s", HELP), exit(0);
-    const int64_t many = 1ll << 40;
-    read_flags(argc, argv,
-               {{{"-e", &s.model},
-                 {"-i", &s.data},
-                 {"-j", &s.val_data},
-                 {"-o", &s.out_dir},
-                 {"-k", &s.schedule},
-                 {"--precision", &s.precision},
-                 {"--mlp", &s.mlp},
-                 {"--norm", &s.norm},
-                 {"--positions", &s.positions}},
-                {{"-b", {&s.B, 1, 1 << 20}},
-                 {"-t", {&s.T, 1, 1 << 20}},
-                 {"-d", {&s.tokens, 1, many}},
-                 {"-x", {&s.max_steps, 0, many}},
-                 {"-n", {&s.save_every, 0, many}},
-                 {"-y", {&s.resume, 0, 1}},
-                 {"-v", {&s.val_every, 0, many}},
-                 {"-m", {&s.val_batches, 1, many}},
-                 {"-u", {&s.warmup, 0, many}},
-                 {"--seed", {&s.seed, 0, many}},
-                 {"--shuffle", {&s.shuffle, 0, 1}},
-                 {"--threads", {&s.threads, 1, 4096}},
-                 {"--plan", {&s.plan, 0, 1}},
-                 {"--qk-norm", {&s.qk_norm, 0, 1}},
-                 {"--tied", {&s.tied, 0, 1}}},
-                {{"-l", {&s.rate}},
-                 {"-q", {&s.final_frac, 1}},
-                 {"-c", {&s.decay}},
-                 {"--grad-clip", {&s.clip, 1e9}},
-                 {"--max-minutes", {&s.minutes, 1e6}},
-                 {"--softcap", {&s.softcap}},
-                 {"--rope-theta", {&s.theta, 1e9}}}});
-    if (s.precision != "fp32" && s.precision != "bf16")
-        usage_error("--precision \"%s\": fp32 and bf16 are accepted", s.precision);
-#ifdef KERNELS_REFERENCE
-    if (s.precision != "fp32") usage_error("--precision bf16: the kernels of KERNELS=reference compute in fp32");
-#endif
-    const auto known = [&](const Schedule& schedule) { return s.schedule == schedule.name; };
-    if (std::none_of(std::begin(SCHEDULES), std::end(SCHEDULES), known))
-        usage_error("-k \"%s\": %s are accepted", s.schedule, schedule_names());
-    if (s.save_every > 0 && s.out_dir.empty()) usage_error("-n saves to the folder that -o names, which is not given");
-    if (s.resume && s.out_dir.empty()) usage_error("-y 1 goes on with the folder that -o names, which is not given");
-}
 
 struct Run {
     Settings settings;
@@ -87,6 +17,7 @@ struct Run {
     DataLoader data, val_data;
     Logger logger;
     FolderLock lock;
+    Prompt prompt;          // of -g
     std::vector<int> x, y;  // (B,T)
     int64_t step = 0, micro_steps = 1, saved = -1;
     double started = now_seconds();
@@ -111,6 +42,7 @@ inline Config new_config(const Settings& s) {
     choose(c.positions, "--positions", s.positions, POSITION_NAMES, POSITIONS);
     if (s.qk_norm >= 0) c.qk_norm = s.qk_norm;
     if (s.tied >= 0) c.tied = s.tied;
+    if (s.value_residual >= 0) c.value_residual = s.value_residual;
     if (s.softcap >= 0) c.softcap = (float)s.softcap;
     if (s.theta >= 0) c.theta = (float)s.theta;
     settle_hidden(c);
@@ -119,7 +51,8 @@ inline Config new_config(const Settings& s) {
     return c;
 }
 inline bool has_switches(const Settings& s) {
-    return !(s.mlp + s.norm + s.positions).empty() || s.qk_norm >= 0 || s.tied >= 0 || s.softcap >= 0 || s.theta >= 0;
+    return !(s.mlp + s.norm + s.positions).empty() || s.qk_norm >= 0 || s.tied >= 0 || s.softcap >= 0 || s.theta >= 0 ||
+           s.value_residual >= 0;
 }
 // Prints what each part takes, and the sum.
 template <class floatX>
@@ -136,7 +69,7 @@ inline Place place_of(const Run& run) {
     const Settings& s = run.settings;
     const Model& model = run.model;
     return {run.step,        model.updates, model.weights, model.in_bf16,          model.B, model.T,
-            run.micro_steps, s.seed,        s.shuffle,     run.data.ends_identity, 0};
+            run.micro_steps, s.seed,        s.shuffle,     run.data.ends_identity, 0,       model.optimizer};
 }
 // Loads the weights and, of a checkpoint, the state.
 template <class floatX>
@@ -153,6 +86,8 @@ void load(Run& run, FileReader& file, bool file_in_bf16) {
     same("a step", was.step, now.step), same("weights in bf16", was.in_bf16, now.in_bf16), same("-b", was.B, now.B);
     same("-t", was.T, now.T), same("micro-steps", was.micro_steps, now.micro_steps), same("--seed", was.seed, now.seed);
     same("--shuffle", was.shuffle, now.shuffle), same("weights", was.weights, now.weights);
+    if (was.optimizer != now.optimizer)
+        usage_error("-y 1: the run had --optimizer %s, which is accepted", OPTIMIZERS[was.optimizer].name);
     if (was.data != now.data) usage_error("-y 1: the run had other data than -i %s", s.data);
     load_state(run.model, state, was, file);
 }
@@ -176,10 +111,11 @@ bool begin_run(Run& run) {
     if (s.tokens % (s.B * s.T) != 0) usage_error("-d %d is no multiple of -b times -t, %d", s.tokens, s.B * s.T);
     run.micro_steps = s.tokens / (s.B * s.T);
     device.threads = s.threads > 0 ? (int)s.threads : available_threads();
-    run.model = model_of(c, s.B, s.T, sizeof(floatX) == 2);
+    run.model = model_of(c, s.B, s.T, sizeof(floatX) == 2, find_optimizer(s.optimizer.c_str()));
     run.logger.line("model: %s: %s parameters, %s, %d threads", describe(c), grouped_text(run.model.weights),
                     s.precision, device.threads);
     if (s.plan) return print_plan<floatX>(run), false;
+    if (s.sample_tokens > 0) run.prompt = prompt_of(s, c.V);
     dataloader_open(run.data, "-i", s.data, s.T, c.V, s.seed, s.shuffle);
     if (s.val_every > 0) dataloader_open(run.val_data, "-j", s.val_data, s.T, c.V, s.seed, false);
     if (s.val_every > 0 && run.val_data.total_windows < s.B)
@@ -209,6 +145,14 @@ inline void load_batch(Run& run, DataLoader& from, int64_t first_window) {
 inline void next_batch(Run& run, int64_t micro) {
     load_batch(run, run.data, (run.step * run.micro_steps + micro) * run.model.B);
 }
+// --window-warmup N: step s = 0, 1, ... sees T (s + 1) / N positions, rounded up to a multiple of
+// 16; 0, all of them, from there on where that is T.
+inline int64_t window_of_step(const Run& run) {
+    const Settings& s = run.settings;
+    if (run.step + 1 >= s.window_warmup) return 0;
+    const int64_t window = round_up(ceil_div(s.T * (run.step + 1), s.window_warmup), (int64_t)16);
+    return window < s.T ? window : 0;
+}
 // evaluate(x, y): the sum of the losses of a batch.
 template <class Evaluate>
 void validate_when_due(Run& run, bool at_end, Evaluate evaluate) {
@@ -229,7 +173,9 @@ inline UpdateSettings update_settings(const Run& run) {
     const Settings& s = run.settings;
     const double rate = learning_rate_at(s.schedule, run.step, s.max_steps, s.warmup, s.rate, s.final_frac);
     UpdateSettings settings{};
-    settings.constants = update_constants((float)rate, 0.9f, 0.95f, 1e-8f, (float)s.decay, 1, run.model.updates + 1);
+    const OptimizerInfo& o = OPTIMIZERS[run.model.optimizer];
+    settings.constants = update_constants((float)rate, (float)o.beta1, (float)o.beta2, (float)o.eps, (float)s.decay, 1,
+                                          run.model.updates + 1);
     settings.tokens = (double)s.tokens, settings.grad_clip = s.clip;
     settings.loss_limit = settings.norm_limit = INFINITY, settings.models = settings.loss_scale = 1;
     return settings;

@@ -262,7 +262,8 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
     };
     const auto x = random(rows * s.C, 2), branch = random(rows * s.C), w = random(s.C), dout = random(rows * s.C);
     const auto qw = random(HS), kw = random(HS), qkv = random(rows * row), dqkv = random(rows * row);
-    const auto fc = random(rows * 2 * s.F, 4), dhidden = random(rows * s.F);
+    const auto fc = random(rows * 2 * s.F, 4), dhidden = random(rows * s.F), first = random(rows * row);
+    const floatR share[] = {floatR(0.375f)};
     std::vector<floatR> sum = x, out = x, dx = random(rows * s.C), q = qkv, raw(rows * turned * HS), d = dqkv,
                         turn = qkv;
     Floats rstd(rows), dw(s.C, 1.0f), qk_rstd(rows * turned), dqw(HS, 1.0f), dkw(HS, 1.0f), table(s.T * HS);
@@ -275,12 +276,19 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
                        s.heads, true);
     rope_table(table.data(), s.T, HS, 10000);
     k.rope(turn.data(), table.data(), rows, s.T, s.heads, true);
+    std::vector<floatR> mixed = qkv, raw_values(rows * s.heads.NKV * HS), dmixed = dqkv, dvalues = dqkv;
+    Floats dfirst(raw_values.size(), 0.5f), dshare(1, 1.0f);
+    k.mix_values_forward(mixed.data(), raw_values.data(), first.data(), share, rows, s.heads);
+    k.mix_values_backward(dmixed.data(), dfirst.data(), dshare.data(), raw_values.data(), first.data(), share, rows,
+                          s.heads, true);
+    k.add_to_values(dvalues.data(), dfirst.data(), rows, s.heads);
     std::vector<floatR> hidden(rows * s.F), dfc = fc, squares(rows * s.F), dsquares(rows * s.F);
     k.swiglu_forward(hidden.data(), fc.data(), rows, s.F),
         k.swiglu_backward(dfc.data(), dhidden.data(), dfc.data(), rows, s.F);
     k.relu2_forward(squares.data(), fc.data(), rows * s.F);
     k.relu2_backward(dsquares.data(), dhidden.data(), fc.data(), rows * s.F);
-    return {{sum, out, alone, dx, q, raw, d, turn, hidden, dfc, squares, dsquares}, {rstd, dw, qk_rstd, dqw, dkw}};
+    return {{sum, out, alone, dx, q, raw, d, turn, hidden, dfc, squares, dsquares, mixed, raw_values, dmixed, dvalues},
+            {rstd, dw, qk_rstd, dqw, dkw, dfirst, dshare}};
 }
 // clang-format off
 #define FORWARD_TO(space, name) template <class... A> void name(A... a) const { space::name(a...); }
@@ -296,6 +304,9 @@ static Results<floatR> results_of(const Shape& s, Kernels k) {
     FORWARD_TO(space, swiglu_backward) \
     FORWARD_TO(space, relu2_forward) \
     FORWARD_TO(space, relu2_backward) \
+    FORWARD_TO(space, mix_values_forward) \
+    FORWARD_TO(space, mix_values_backward) \
+    FORWARD_TO(space, add_to_values) \
   };
 // clang-format on
 KERNELS_OF(Fast, kernels)

@@ -22,6 +22,20 @@ for wrong in "--peers fp33" "--parts nothing" "--write --model L2C64H2T64" "--wr
     [ $status = 2 ] && ! grep -q Traceback "$err" || fail "$wrong was accepted"
 done
 
+# llm.c's trainer is built in a folder of the user's, and its lines are read; a folder without it is refused.
+llmc=$(mktemp -d)
+trap 'rm -rf "$out" "$err" "$llmc"' EXIT
+status=0; python3 dev/bench.py --parts "" --llmc "$llmc" > "$out" 2> "$err" || status=$?
+[ $status = 2 ] && grep -q 'train_gpt2.c is not there: it is no clone of llm.c' "$err" || fail "--llmc took any folder"
+touch "$llmc/train_gpt2.c" "$llmc/gpt2_124M.bin"
+printf 'train_gpt2:\n\tprintf "#!/bin/sh\\ncat lines\\n" > $@ && chmod +x $@\n' > "$llmc/Makefile"
+printf 'val loss 5.3\nstep %d: train loss 5.35 (took %d.5 ms)\n' 0 999 1 700 2 600 3 800 > "$llmc/lines"
+python3 dev/bench.py --parts "" --rounds 1 --llmc "$llmc" > "$out" 2> "$err" || fail "--llmc failed"
+grep -q '^step (4,64) *llm.c, fp32 *min *600.5 ms *median *700.5 ms' "$out" || fail "llm.c's steps are others"
+echo 'iter 1: loss 5, 6ms' > "$llmc/lines"
+python3 dev/bench.py --parts "" --rounds 1 --llmc "$llmc" > "$out" 2> "$err" && fail "lines that are not llm.c's passed"
+grep -q 'printed no steps that are known' "$err" || fail "it does not say what was expected"
+
 # The libraries multiply what this trainer multiplies.
 ours=$(build/bench/products 8 fp32 L2C64H2T64 1 | tail -n 1 | grep -o '"[a-z]* [a-z]*"' | sort)
 for library in numpy torch; do

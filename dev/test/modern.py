@@ -18,9 +18,12 @@ import children  # noqa: E402
 children.need("numpy", "safetensors", "torch", "transformers")
 if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
+import argparse  # noqa: E402
+import functools  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import re  # noqa: E402
+import shutil  # noqa: E402
 import tempfile  # noqa: E402
 import traceback  # noqa: E402
 
@@ -33,10 +36,11 @@ import transformers  # noqa: E402
 import export_hf as export_hf_script  # noqa: E402
 import hf  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
+import ladder  # noqa: E402
 from run_script import run, script  # noqa: E402
 
 MODERN, PROBE = ROOT / "build/modern", ROOT / "build/modern_probe"
-RATE, DECAY = 0.01, 0.1
+RATE, DECAY, WINDOW = 0.01, 0.1, 9
 # family, L, C, heads, of keys, channels of a head, F, V, maxT, tied; B, T
 SHAPES = {"llama": ("llama", 2, 48, 3, 1, 16, 80, 97, 64, True, 2, 33),
           "untied": ("llama", 1, 40, 10, 5, 4, 101, 130, 40, False, 3, 1),
@@ -258,6 +262,25 @@ class Learned(torch.nn.Module):
         return self.tokens(x) + self.positions[:x.shape[1]]
 
 
+class MixedValues(torch.nn.Module):
+    """v_proj, whose output is mixed with that of the first layer by a learned share."""
+
+    def __init__(self, v_proj, first, share):
+        super().__init__()
+        self.weight, self.first = v_proj.weight, [first]  # in a list, so that it is no part of this one
+        self.share = torch.nn.Parameter(torch.tensor(share))
+
+    def forward(self, x):
+        self.own = torch.nn.functional.linear(x, self.weight)
+        first = self.first[0].own if self.first[0] else self.own  # the share of the first layer has no effect
+        return self.own + self.share * (first - self.own)
+
+
+def named(name, layer):
+    """The name in PyTorch of a tensor of a layer; most end in .weight."""
+    return name.replace("%d", str(layer)) + ".weight" * (not name.endswith(("positions", "share")))
+
+
 def write_ours(path, table, model, names):
     """A model file from a PyTorch model whose parts are ours: {name in the table: names in it}."""
     with open(path, "wb") as file:
@@ -265,20 +288,21 @@ def write_ours(path, table, model, names):
         parameters = dict(model.named_parameters())
         for row in table["tensors"]:
             for layer in range(row["layers"] if row["rows"] else 0):
-                parts = [parameters[name.replace("%d", str(layer)) + ".weight" * (not name.endswith("positions"))]
-                         .detach().numpy().ravel() for name in names[row["name"]]]
+                parts = [parameters[named(name, layer)].detach().numpy().ravel() for name in names[row["name"]]]
                 values = np.concatenate(parts)
                 file.write(values.tobytes() + bytes(4 * (row["rows"] * row["cols"] - values.size)))
 
 
 def switches(folder):
-    """ReLU squared, GELU, layer norm, learned positions and a soft cap, which no Llama has, on Llamas so changed."""
+    """ReLU squared, GELU, layer norm, learned positions, a soft cap, value residuals and a window, which no Llama has,
+    on Llamas so changed."""
     *shape, B, T = SHAPES["llama"]
     sizes = "V=97 maxT=64 L=2 C=48 NH=3 NKV=1 HS=16 F=80 theta=5000 eps=2e-5".split()
     names = {name: list(parts) for name, parts in hf.NAMES.items()}
     for cap, fields, changed in (
             (0, ("mlp=1",), "relu2"), (0, ("mlp=2",), "gelu"), (0, ("norm=1", "eps=1e-5"), "layer"),
-            (0, ("positions=1",), "learned"), (3, ("softcap=3",), "softcap")):
+            (0, ("positions=1",), "learned"), (3, ("softcap=3",), "softcap"), (0, ("value_residual=1",), "values"),
+            (0, (), "window")):
         model, of = make_model(*shape), dict(names)
         for layer in model.model.layers:
             if changed in ("relu2", "gelu"):
@@ -296,11 +320,23 @@ def switches(folder):
             ones, zeros = torch.ones(1, T, 16), torch.zeros(1, T, 16)
             rotary.forward = lambda h, position_ids, ones=ones, zeros=zeros: (ones.to(h.dtype), zeros.to(h.dtype))
             of["wpe"] = ["model.embed_tokens.positions"]
+        if changed == "values":
+            first = None
+            for share, layer in zip((0.3, 0.7), model.model.layers):
+                layer.self_attn.v_proj = MixedValues(layer.self_attn.v_proj, first, share)
+                first = first or layer.self_attn.v_proj
+            of["sharew"] = ["model.layers.%d.self_attn.v_proj.share"]
+        if changed == "window":
+            apart = torch.arange(T)[:, None] - torch.arange(T)
+            hidden = (apart < 0) | (apart >= WINDOW)
+            mask = (hidden * torch.finfo(torch.float32).min)[None, None].expand(B, 1, T, T)
+            model.forward = functools.partial(model.forward, attention_mask=mask)
         table = hf.table_of(*sizes, *fields, "tied=1")
         write_ours(folder / "ours.bin", table, model, of)
         x, y = windows(97, B, T)
         (folder / "input").write_bytes(np.array([B, T, *x.ravel(), *y.ravel()], "<i4").tobytes())
-        run(PROBE, folder / "ours.bin", folder / "input", folder / "output", "-l", RATE, "-c", DECAY)
+        run(PROBE, folder / "ours.bin", folder / "input", folder / "output", "-l", RATE, "-c", DECAY,
+            *(["--window", WINDOW] if changed == "window" else []))
         values = np.fromfile(folder / "output", "<f4")
         logits, losses, rest = np.split(values, [B * T * 97, B * T * 98])
         gradients, at = {}, 0
@@ -308,11 +344,53 @@ def switches(folder):
             for layer in range(row["layers"] if row["rows"] else 0):
                 own, at = at, at + row["rows"] * row["cols"]
                 for name in of[row["name"]]:
-                    name = name.replace("%d", str(layer)) + ".weight" * (not name.endswith("positions"))
+                    name = named(name, layer)
                     like = dict(model.named_parameters())[name]
                     gradients[name] = rest[own:own + like.numel()].reshape(like.shape)
                     own += like.numel()
         same_numbers((logits, losses, gradients), model, x, y, cap)
+
+
+def muon(folder):
+    """A step of Muon: matrices of layers along their orthogonalised momentum, all else as AdamW has it."""
+    *shape, B, T = SHAPES["llama"]
+    model = make_model(*shape)
+    path, table = imported(folder, "model", model)
+    x, y = windows(table["V"], B, T)
+    *_, gradients, weights = probe(folder, path, table, x, y, "--optimizer", "muon")
+    before = {name: p.detach().numpy() for name, p in model.named_parameters()}
+    for row, parts in hf.stored_tensors(table):
+        p, g, got = (np.concatenate([of[name] for name, _ in parts]).astype(np.float64)
+                     for of in (before, gradients, weights))
+        is_matrix = row["name"] in ("qkvw", "attprojw", "fcw", "fcprojw")
+        direction, tolerance = g / (np.abs(g) + 1e-8), 1e-4  # AdamW's first
+        if is_matrix:
+            direction, tolerance = 0.2 * max(g.shape) ** 0.5 * orthogonal(g), 2e-3
+        keep = 1 - RATE * DECAY * row["decayed"]
+        difference = np.abs(got - (keep * p - RATE * direction)).max() / np.abs(got - p).max()
+        assert difference <= tolerance, (row["name"], difference)
+        wrong = keep * p - RATE * 0.2 * max(g.shape) ** 0.5 * g / np.linalg.norm(g)  # momentum as it is
+        assert np.abs(got - wrong).max() / np.abs(got - p).max() > tolerance, row["name"]
+
+
+def orthogonal(g):
+    """Muon's Newton-Schulz iteration, in fp64."""
+    x = g / np.linalg.norm(g)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x
+
+
+def generated(folder):
+    """The tokens that follow a prompt are those that transformers finds likeliest."""
+    for name in "llama", "qwen3":
+        *shape, _, _ = SHAPES[name]
+        model = make_model(*shape)
+        path, _ = imported(folder, name, model)
+        want = model.generate(torch.tensor([[3, 17, 5]]), max_new_tokens=30, do_sample=False)[0].tolist()
+        output = modern("-e", path, "-x", 0, "-v", 0, "-b", 2, "-g", 30, "--prompt", "3 17 5", "--temperature", 0)
+        assert " ".join(map(str, want)) in output.splitlines() and len(set(want)) > 5, (want, output)
 
 
 # ---- files
@@ -367,37 +445,76 @@ def resumed(folder):
     for precision in "fp32", "bf16":
         whole, parts = folder / f"whole_{precision}", folder / f"parts_{precision}"
         flags = *SMALL, "--precision", precision, "-n", 2, "-x", 5, "--qk-norm", 1, "-d", 132, "-k", "constant"
+        flags += "--optimizer", "muon", "--window-warmup", 4, "--value-residual", int(precision == "fp32")
         all_steps = lines_of_steps(modern(*flags, "-o", whole, "--threads", 1))
         first = lines_of_steps(modern(*flags, "-o", parts, "-x", 2, "--threads", 2))
         (parts / "model_00000004.bin").write_bytes(b"broken")
-        flags = [flag for i, flag in enumerate(flags) if flag not in ("-e", "--qk-norm") and
-                 (i == 0 or flags[i - 1] not in ("-e", "--qk-norm"))]
+        pairs = zip(flags[::2], flags[1::2])
+        flags = [each for pair in pairs if pair[0] not in ("-e", "--qk-norm", "--value-residual") for each in pair]
         rest = lines_of_steps(modern(*flags, "-o", parts, "-y", 1, "--threads", 3))
         assert first + rest == all_steps and len(first) == 2, (first, rest, all_steps)
         for name in "model_00000005.bin", "state_00000005.bin":
             assert (whole / name).read_bytes() == (parts / name).read_bytes(), name
     export_hf(whole, folder / "exported")
+    refused(2, "the run had --optimizer muon", "-o", parts, "-y", 1, "-t", 33, "-b", 2, "-d", 132, "-v", 0, "-x", 9,
+            "--precision", "bf16")
     refused(2, "the run had -b 2, and now it is 1", "-o", parts, "-y", 1, "-t", 33, "-b", 1, "-d", 132, "-v", 0,
-            "-x", 9, "--precision", "bf16")
+            "-x", 9, "--precision", "bf16", "--optimizer", "muon")
     refused(2, "has checkpoints of another run", *SMALL, "-o", parts)
     state = parts / "state_00000005.bin"
     damaged = bytearray(state.read_bytes())
     damaged[2000] ^= 1
     state.write_bytes(damaged)
     refused(1, "its checksum is not", "-o", parts, "-y", 1, "-t", 33, "-b", 2, "-d", 132, "-v", 0, "-x", 9,
-            "--precision", "bf16")
+            "--precision", "bf16", "--optimizer", "muon")
 
 
 def planned(folder):
     """--plan is what is then allocated, to the byte; the shapes of SmolLM2-135M and TinyLlama have their size."""
     for flags in ((), ("--precision", "bf16"), ("--mlp", "relu2", "--norm", "layer", "--positions", "learned"),
-                  ("--qk-norm", 1, "--tied", 0, "--softcap", 20), ("-b", 3, "-d", 198, "--threads", 3)):
+                  ("--qk-norm", 1, "--tied", 0, "--softcap", 20), ("-b", 3, "-d", 198, "--threads", 3),
+                  ("--optimizer", "muon", "--value-residual", 1, "--precision", "bf16")):
         plan = modern(*SMALL, *flags, "--plan", 1)
         parts = [int(n) for n in re.findall(r"^plan: .*?(\d+) bytes", plan, re.M)]
         allocated = int(re.search(r"(\d+) bytes allocated", modern(*SMALL, *flags, "-x", 0))[1])
         assert sum(parts[:-1]) == parts[-1] == allocated, plan
     for name, parameters in ("smollm2-135m", "134,515,008"), ("tinyllama-1.1b", "1,100,048,384"):
         assert f"{parameters} parameters" in modern("-e", name, "-b", 1, "-t", 64, "--plan", 1)
+
+
+# ---- the ladder
+
+
+def climbed(folder):
+    """A ladder of made-up runs: steps at equal time, what is kept, what is remembered, and what it writes."""
+    args = argparse.Namespace(seconds=8, seeds=2, b=4, windows=320, jobs=2, folder=folder)
+    for part in "tokenizer", "val":
+        shutil.copy(ROOT / f"dev/data/{'gpt2' if part == 'tokenizer' else 'shakespeare'}_{part}.bin",
+                    folder / f"shakespeare4096_{part}.bin")
+    asked = []
+
+    def seconds(self, flags, steps):
+        asked.append(flags)
+        return 1 + steps * (0.16 if flags.get("--optimizer") == "muon" else 0.08)
+
+    def loss(self, flags, steps, seed):
+        asked.append(flags)
+        worse = 0.2 * (flags.get("--norm") == "rms") - 0.1 * (flags.get("--tied") == 0)
+        return 4 + worse - 0.9 * (flags["--optimizer"] == "muon") - steps / 1000 + seed / 100
+
+    ladder.Ladder.seconds, ladder.Ladder.loss = seconds, loss
+    figures = ladder.Ladder(args).climb()
+    rungs = {rung["name"]: rung for rung in figures["rungs"]}
+    assert figures["steps"] == 100 and rungs["Muon for AdamW"]["steps"] == 50
+    assert [name for name, rung in rungs.items() if rung["kept"]] == ["GPT-2", "no biases", "Muon for AdamW",
+                                                                       "an untied head"], figures
+    assert figures["best"]["--tied"] == 0 and figures["best"]["--norm"] == "layer"
+    assert rungs["window warmup"]["flags"]["--window-warmup"] == ladder.STEPS
+    text = ladder.text_of(figures)
+    assert "| RMSNorm for layer norm | 1.00 | 100 |" in text and text.count("not kept") == len(rungs) - 4, text
+    assert "| Muon for AdamW | 2.00 | 50 |" in text and "nan" not in ladder.picture(figures)
+    count = len(asked)
+    assert ladder.Ladder(args).climb() == figures and len(asked) == count  # all was remembered
 
 
 # ---- what is refused
@@ -418,6 +535,8 @@ def bad_inputs(folder):
     refused(2, "swiglu, relu2, gelu are accepted", "-e", "L2C32H4", "--mlp", "silu")
     refused(2, "has an eps of 1e-5", "-e", "qwen3-0.6b", "--norm", "layer")
     refused(2, "fp32 and bf16 are accepted", "--precision", "fp16")
+    refused(2, "adamw and muon are accepted", *SMALL, "--optimizer", "sgd")
+    refused(2, "numbers from 0 to 50256", *SMALL, "-g", 3, "--prompt", "3 x")
     refused(2, "the model's context is 64", "-e", "L2C32H4T64", "-t", 65)
     refused(2, "is no multiple", *SMALL, "-d", 65)
     refused(2, "cosine", *SMALL, "-k", "never")
@@ -470,8 +589,8 @@ def refused_imports(folder):
     assert "its softcap is one that" in export_hf(folder / "capped", folder / "no", status=1)
 
 
-TESTS = [numbers, planted_errors, micro_steps_and_threads, in_bf16, switches, there_and_back, resumed, planned,
-         bad_inputs, refused_imports]
+TESTS = [numbers, planted_errors, micro_steps_and_threads, muon, generated, in_bf16, switches, there_and_back,
+         resumed, planned, climbed, bad_inputs, refused_imports]
 
 
 def main():

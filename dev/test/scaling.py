@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """dev/scaling.py: its arithmetic on numbers made up, a small experiment, and what --plan says of the fit."""
+import argparse
 import json
 import math
 import pathlib
@@ -16,6 +17,7 @@ if "--packages" in sys.argv:
 
 from run_script import script
 
+import one_day
 import scaling
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -76,8 +78,27 @@ def what_plan_says():
         assert abs(math.log(run["loss"] / scaling.predicted(figures["fits"][0], run["N"], run["D"]))) < 5 * spread
 
 
+def one_day_chosen():
+    """A day is as many steps as it has time for, the size that does not fit is not chosen, nor one that has too little
+    time."""
+    args = argparse.Namespace(device="RTX 4090", hours=24, price=0.5, recompute=0, program="none")
+    parameters = {"124M": 123.7e6, "350M": 353.8e6, "774M": 772.7e6}
+    one_day.plan = lambda args, size, *_: (parameters[size], 20.0, size != "350M")
+    found = one_day.candidates(args)
+    assert [one["size"] for one in found] == list(parameters)
+    for one in found:
+        times = [ms * 512 / one["batch"] / 1e3 for ms in one["ms"]]  # of 2^19 tokens
+        assert all(0 <= 86400 / seconds - steps < 1 for seconds, steps in zip(times, one["steps"])), one
+        assert one["low"] < one["loss"] < one["high"]
+    chosen = one_day.section(args)
+    assert "So 124M for" in chosen and "19.00" not in chosen and "12.00" in chosen and chosen.count("too much") == 1
+    one_day.plan = lambda args, size, *_: (parameters[size], 20.0, True)
+    assert "So 350M for" in one_day.section(args)
+
+
 def main():
     arithmetic()
+    one_day_chosen()
     what_plan_says()
     with tempfile.TemporaryDirectory() as name:
         experiment(pathlib.Path(name) / "runs")
