@@ -36,7 +36,7 @@ SANITIZE_thread  = -fsanitize=thread
 # Without three checks that take a third of the compiler's time; what they find, AddressSanitizer finds when it is used.
 SANITIZE_address = -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow \
                    -fno-sanitize-recover=all
-CXXFLAGS += $(if $(DEBUG),-O0 -g) $(if $(SANITIZE),-g1 -O1 -fno-omit-frame-pointer $(SANITIZE_$(SANITIZE)))
+CXXFLAGS += $(if $(DEBUG),-O0 -g) $(if $(SANITIZE),-g1 -Og -fno-omit-frame-pointer $(SANITIZE_$(SANITIZE)))
 ifeq ($(KERNELS),reference)
 CXXFLAGS += -DKERNELS_REFERENCE
 else ifneq ($(KERNELS),fast)

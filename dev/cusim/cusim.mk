@@ -24,7 +24,7 @@ $(B)/cpu_oracle.o: dev/test/cpu_oracle.cpp $(FLAGS_FILE)
 
 # One rewritten source to one program: $(call sim_compile,more flags,more objects). It takes two thirds of the time that
 # it takes with -O3, and programs run as fast. expensive: with fused a*b+c.
-SIM_LEVEL   := $(if $(DEBUG)$(COUNT),,-O1 $(if $(CLANG),,-fexpensive-optimizations))
+SIM_LEVEL   := $(if $(DEBUG)$(COUNT)$(SANITIZE),,-O1 $(if $(CLANG),,-fexpensive-optimizations))
 sim_link    = $(2) $(SIM_OBJECTS) -rdynamic -ldl -o $@ $(LDLIBS)
 sim_compile = $(if $(COUNT),$(TIMED) $(CXX) $(SIMFLAGS) $(COUNT_FLAGS) $(1) -x c++ -c $< -o $@.o && \
                             $(CXX) -pthread $@.o $(sim_link),\
