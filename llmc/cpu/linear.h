@@ -51,9 +51,10 @@ void linear_backward(GPT2& model, int64_t l, int matrix, Grad grad, floatX* dinp
     const LowRank& lora = model.layout.config.lora;
     const int adapter = adapter_of(matrix);
     const floatX *A = param(adapter), *B = param(adapter + 1);
-    const auto backward = [&, param = param, act = act](const auto& matrix) {
-        kernels::low_rank_backward(dinp, grad(adapter), grad(adapter + 1), dout, inp, matrix, A, B, act(LOW_RANK), rows,
-                                   C, OC, lora.rank, lora.scale(), add, pre_gelu);
+    floatX* const low = act(LOW_RANK);
+    const auto backward = [&](const auto& matrix) {
+        kernels::low_rank_backward(dinp, grad(adapter), grad(adapter + 1), dout, inp, matrix, A, B, low, rows, C, OC,
+                                   lora.rank, lora.scale(), add, pre_gelu);
     };
     if (model.codes) backward(in_strips<floatX>(model, l, matrix));
     else backward(weight);
