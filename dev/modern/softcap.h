@@ -44,7 +44,7 @@ VEC_INLINE vfloat tanh(vfloat x) {
     const vfloat square = x * x, limit = broadcast(0.1f);
     const vfloat series = x + x * square * (square * (square * (-17.0f / 315.0f) + 2.0f / 15.0f) - 1.0f / 3.0f);
     const vfloat far = 1.0f - 2.0f / (1.0f + exp(2.0f * x));
-    return (x < limit) & (x > -limit) ? series : far;
+    return ((x < limit) & (x > -limit)) ? series : far;
 }
 template <class floatX>
 void softcap_forward(floatX* x, float cap, size_t n_elems) {
