@@ -11,8 +11,8 @@ core, measured beside the first rung's, one after the other. Losses are bits per
 over the seeds, and half the distance between the best and the worst.
 
 It goes on where it was interrupted. --write keeps the figures in dev/course/ladder.json, puts table and picture into
-dev/course/30-after-gpt-2.md, and the flags of the best model into dev/modern/best_flags, which `make quickstart
-MODEL=modern` reads; --page does so from the figures that are there.
+dev/course/30-after-gpt-2.md, and with quickstart's -b 16 the flags of the best model into dev/modern/best_flags, which
+`make quickstart MODEL=modern` reads; --page does so from the figures that are there.
 """
 import pathlib
 import sys
@@ -37,6 +37,7 @@ import svg  # noqa: E402
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 COURSE, BEST_FLAGS = ROOT / "dev/course", ROOT / "dev/modern/best_flags"
 T, ROUNDS = 128, 3
+QUICKSTART_B = 16
 SHAPE = {"-e": "L4C192H6T128V4096"}
 ADAMW, MUON = {"--optimizer": "adamw", "-l": "2e-3"}, {"--optimizer": "muon", "-l": "1e-2"}
 GPT2 = {**SHAPE, **ADAMW}
@@ -244,8 +245,9 @@ def main():
     else:
         SHOWN.show(Ladder(args).climb(), args.write)
     if args.write or args.page:
-        best = json.loads(SHOWN.figures.read_text())["best"]
-        readme.replace(BEST_FLAGS, words(best) + "\n")
+        figures = json.loads(SHOWN.figures.read_text())
+        if figures["b"] == QUICKSTART_B:
+            readme.replace(BEST_FLAGS, words(figures["best"]) + "\n")
 
 
 if __name__ == "__main__":
