@@ -9,7 +9,6 @@ remove the folder if the trainer's results have changed. --write puts the table 
 """
 import children
 import argparse
-import json
 import pathlib
 import re
 import statistics
@@ -51,13 +50,14 @@ def last_losses(text):
 def losses_of(args, rate, seed):
     """Validation losses at the end: {kind: loss}. Checkpoints are a fiftieth of the run apart."""
     every = args.steps // 50
-    kept = args.folder / f"{rate.split()[0]}_{seed}.json"
     command = [str(part) for part in (
         *common(args), "-e", args.model, "-d", B * T, "-x", args.steps, "-l", 2e-3, "-u", args.steps // 10, "-c", 0.1,
         "-v", args.steps, "-n", every, "-nk", CHECKPOINTS, "--overwrite", 1, "--seed", seed, *RATES[rate])]
-    found = json.loads(kept.read_text()) if kept.exists() else {}
-    if found.get("command") == command:
-        return found["losses"]
+    return readme.kept(args.folder / f"{rate.split()[0]}_{seed}.json", command,
+                       lambda: measured(args, command, every))
+
+
+def measured(args, command, every):
     losses = {}
     for decay in DECAYS:
         out = args.folder / f"run_{decay}"
@@ -70,7 +70,6 @@ def losses_of(args, rate, seed):
     children.run([sys.executable, "dev/average.py", mean, *models], cwd=ROOT)
     text, _ = children.run([*common(args), "-e", mean, "-x", 0, "-v", 1], cwd=ROOT)
     losses[MEAN] = last_losses(text)["val loss"]
-    readme.replace(kept, json.dumps({"command": command, "losses": losses}))
     return losses
 
 

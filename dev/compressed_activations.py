@@ -11,7 +11,6 @@ the trainer's results have changed. --write puts the table into dev/course/12-me
 """
 import children
 import argparse
-import json
 import pathlib
 import re
 import statistics
@@ -58,13 +57,10 @@ def command_of(args, kind, seed):
 def loss_of(args, kind, seed):
     """The validation loss at the end."""
     command = list(map(str, command_of(args, kind, seed)))
-    path = args.folder / f"{kind}_{seed}.json"
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    if kept.get("command") != command:
-        output, _ = children.run(command, cwd=ROOT)
-        kept = {"command": command, "loss": float(re.findall(r"^val loss (\S+)", output, re.M)[-1])}
-        readme.replace(path, json.dumps(kept))
-    return kept["loss"]
+
+    def run():
+        return float(re.findall(r"^val loss (\S+)", children.run(command, cwd=ROOT)[0], re.M)[-1])
+    return readme.kept(args.folder / f"{kind}_{seed}.json", command, run)
 
 
 def gaps_text(args, kind, exact):

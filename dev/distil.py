@@ -11,7 +11,6 @@ dev/course/29-distillation.md.
 import children
 import argparse
 import csv
-import json
 import pathlib
 import re
 import statistics
@@ -42,18 +41,13 @@ def arguments():
 def trained(args, name, model, steps, *flags):
     """Trains a model into a folder unless it is there, and returns what the run printed."""
     data = shakespeare_tokens.made(args.folder.resolve() / "bytes")
-    out, kept = args.folder / name, args.folder / f"{name}.json"
+    out = args.folder / name
     command = [str(word) for word in (
         "./train_gpt2_cpu", "-i", f"{data}_train.bin", "-j", f"{data}_val.bin",
         "--tokenizer", f"{data}_tokenizer.bin", "-e", model, "-b", B, "-t", T, "-x", steps, "-m", VAL_BATCHES,
         "-v", steps, "-s", 0, "-l", 2e-3, "-u", steps // 10, "-q", 0.1, "-c", 0.1, "--threads", args.threads,
         "--overwrite", 1, "-o", out, *flags)]
-    found = json.loads(kept.read_text()) if kept.exists() else {}
-    if found.get("command") != command:
-        text, _ = children.run(command, cwd=ROOT)
-        found = {"command": command, "text": text}
-        readme.replace(kept, json.dumps(found))
-    return found["text"]
+    return readme.kept(args.folder / f"{name}.json", command, lambda: children.run(command, cwd=ROOT)[0])
 
 
 def bits_of(text):
@@ -67,9 +61,6 @@ def taught(args, share, temperature):
 
 def slower(args):
     """How many times longer a step with the teacher takes: medians of runs that take turns."""
-    kept = args.folder / "slower.json"
-    if kept.exists():
-        return json.loads(kept.read_text())
     times = {"alone": [], "taught": []}
     for turn in range(TURNS):
         for name, flags in ("alone", []), ("taught", taught(args, *SHARES[1])):
@@ -77,9 +68,7 @@ def slower(args):
             with open(args.folder / f"timed_{name}/metrics.csv", encoding="utf-8") as lines:
                 rows = list(csv.DictReader(lines))
             times[name] += [float(row["step_ms"]) for row in rows[5:]]
-    ratio = statistics.median(times["taught"]) / statistics.median(times["alone"])
-    readme.replace(kept, json.dumps(ratio))
-    return ratio
+    return statistics.median(times["taught"]) / statistics.median(times["alone"])
 
 
 def of_seeds(values):
@@ -88,7 +77,8 @@ def of_seeds(values):
 
 def table(args):
     teacher = bits_of(trained(args, "teacher", args.teacher, args.teacher_steps, "--seed", 7))
-    ratio = slower(args)
+    timed = [args.student, args.teacher, TURNS, TIMED_STEPS]
+    ratio = readme.kept(args.folder / "slower.json", timed, lambda: slower(args))
     longer = round(args.steps * ratio)
     rows = [("alone, as many steps", args.steps, []), ("alone, as long", longer, [])]
     rows += [(f"`--distill {share} --distill-temperature {t}`", args.steps, taught(args, share, t))

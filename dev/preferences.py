@@ -9,7 +9,6 @@ trainer's results have changed. --write puts the table into dev/course/36-prefer
 """
 import children
 import argparse
-import json
 import pathlib
 import re
 import sys
@@ -25,14 +24,6 @@ import questions  # noqa: E402
 CHAPTER = ROOT / "dev/course/36-preferences.md"
 MODEL, T, STEPS, TUNED, PAIRS, EVERY, SAMPLES = "L2C64H4T64", 64, 1500, 40, 16, 10, 200
 BETAS, PROMPT = (0.1, 1), "HAMLET.\n"
-
-
-def kept(folder, name, make):
-    """What make() returns, kept in a file."""
-    path = folder / f"{name}.json"
-    if not path.exists():
-        readme.replace(path, json.dumps(make()))
-    return json.loads(path.read_text())
 
 
 def run(*command):
@@ -79,8 +70,10 @@ def tuned(args, beta):
 
 
 def table(args):
-    base = kept(args.folder, "before", lambda: before(args))
-    runs = {beta: kept(args.folder, f"tuned_{beta:g}", lambda: tuned(args, beta)) for beta in BETAS}
+    of = [MODEL, T, STEPS, TUNED, PAIRS, EVERY, SAMPLES, PROMPT]
+    base = readme.kept(args.folder / "before.json", of, lambda: before(args))
+    runs = {beta: readme.kept(args.folder / f"tuned_{beta:g}.json", [*of, beta], lambda: tuned(args, beta))
+            for beta in BETAS}
     pairs = len(questions.pairs())
     text = (f"{MODEL}, {STEPS} steps on the bytes of the plays; then `prefer` with {PAIRS} pairs a step, of the "
             f"{pairs} that two lines of a speaker make. On the tenth of the pairs that validates: the loss, the "

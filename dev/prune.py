@@ -11,7 +11,6 @@ dev/course/35-pruning.md; --page does so from the figures that are there.
 """
 import children
 import argparse
-import json
 import pathlib
 import re
 import resource
@@ -83,17 +82,14 @@ class Runs:
 
     def bits(self, name, model, *flags):
         """Trains or evaluates in a folder, unless that is done, and returns bits per byte at the end."""
-        kept = self.folder / f"{name}.json"
         command = [str(word) for word in (
             "./train_gpt2_cpu", "-i", f"{self.data}_train.bin", "-j", f"{self.data}_val.bin", "--tokenizer",
             f"{self.data}_tokenizer.bin", "-e", model, "-b", B, "-t", T, "-m", VAL_BATCHES, "-s", 0, "--threads", 1,
             *flags)]
-        found = json.loads(kept.read_text()) if kept.exists() else {}
-        if found.get("command") != command:
-            text, _ = children.run(command, cwd=ROOT)
-            found = {"command": command, "bits": float(re.findall(r"^bits per byte (\S+)", text, re.M)[-1])}
-            readme.replace(kept, json.dumps(found))
-        return found["bits"]
+
+        def run():
+            return float(re.findall(r"^bits per byte (\S+)", children.run(command, cwd=ROOT)[0], re.M)[-1])
+        return readme.kept(self.folder / f"{name}.json", command, run)
 
     def trained(self, name, model, steps, rate, *flags):
         bits = self.bits(name, model, "-x", steps, "-v", steps, "-l", rate, "-u", steps // 10, "-q", 0.1, "-c", 0.1,
@@ -125,9 +121,6 @@ class Runs:
 
     def slower(self):
         """How many times the processor time of a step that keeps zeros is that of one without: by turns, medians."""
-        kept = self.folder / "slower.json"
-        if kept.exists():
-            return json.loads(kept.read_text())
         times = {"0": [], "0.5": []}
         for turn in range(TURNS):
             for share, spent in times.items():
@@ -135,16 +128,15 @@ class Runs:
                 self.bits(f"timed_{turn}_{share}", MODEL, "-x", TIMED_STEPS, "-v", TIMED_STEPS, "-m", 1, "--prune",
                           share, "--seed", turn)
                 spent.append(resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before)
-        ratio = statistics.median(times["0.5"]) / statistics.median(times["0"])
-        readme.replace(kept, json.dumps(ratio))
-        return ratio
+        return statistics.median(times["0.5"]) / statistics.median(times["0"])
 
     def figures(self):
         seeds = [self.of_seed(seed) for seed in self.args.seeds]
         joined = {way: [one[way] for one in seeds] for way in seeds[0] if way not in WAYS}
         joined.update({way: {str(share): [one[way][share] for one in seeds] for share in SHARES} for way in WAYS})
         return {"date": time.strftime("%Y-%m-%d"), "cpu": readme.this_cpu()[1], "steps": self.args.steps,
-                "slower": self.slower(), "bits": joined}
+                "slower": readme.kept(self.folder / "slower.json", [MODEL, TURNS, TIMED_STEPS], self.slower),
+                "bits": joined}
 
 
 def of_seeds(values):

@@ -21,6 +21,16 @@ def replace(path, text):
     os.replace(beside, path)
 
 
+def kept(path, what, make):
+    """What make() returns, kept in a file beside what it was made from, such as a command; made again if that is
+    another."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    if found.get("from") != what:
+        found = {"from": what, "made": make()}
+        replace(path, json.dumps(found))
+    return found["made"]
+
+
 def write_between(path, name, content):
     """Replaces what is between the markers by content, a text or a function of the text that is there."""
     text, begin, end = path.read_text(), f"<!-- {name} begin -->", f"<!-- {name} end -->"

@@ -32,6 +32,7 @@ import time  # noqa: E402
 
 import charts  # noqa: E402
 import readme  # noqa: E402
+import shakespeare_tokens  # noqa: E402
 import svg  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -81,10 +82,7 @@ class Ladder:
     def __init__(self, args, name="runs"):
         self.args, self.folder = args, args.folder.resolve()
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.data = self.folder / "shakespeare4096"
-        if not pathlib.Path(f"{self.data}_val.bin").exists():
-            children.run([ROOT / "tokenize", "--train-vocab", 4096, ROOT / "dev/data/shakespeare", "--val-split",
-                          "tail", "-o", self.data], cwd=ROOT)
+        self.data = shakespeare_tokens.made(self.folder / "shakespeare4096", ("--train-vocab", 4096))
         self.path = self.folder / f"{name}_{args.seconds:g}s_{args.b}_{args.windows}.json"
         self.kept = json.loads(self.path.read_text()) if self.path.exists() else {}
         self.bits = tokens_per_byte(self.data, args.windows) / math.log(2)

@@ -43,8 +43,7 @@ static double count_pair(Preference& all, double beta, const double* p, const do
 // The losses of a micro-batch of pairs, ref (rows) theirs; leaves d(lnf) in BRANCH and the gradient
 // of wte, as forward() of the trainer does. dloss: the gradient of the loss of a pair.
 static void forward_pairs(GPT2& model, const Batch& batch, Tuning& tuning, const double* ref) {
-    const GPT2Config& c = model.layout.config;
-    const int64_t B = batch.B, T = batch.T;
+    const int64_t B = batch.B, T = batch.T, C = model.layout.config.C;
     float *losses = model.act32(LOSSES), *dlnf = model.act<float>(BRANCH), *lnf = model.act<float>(LNF);
     model.phases.enter(PHASE_FORWARD);
     forward_to_lnf<float>(model, batch, LEAVES_CODES);
@@ -52,16 +51,17 @@ static void forward_pairs(GPT2& model, const Batch& batch, Tuning& tuning, const
     losses_of(model, losses, lnf, batch.y, B * T);
     const std::vector<double> p = answers(losses, B, T);
     if (batch.micro == 0) tuning.step = {};
+    double weight = 0;
     for (int64_t row = 0; row < B; row++) {
-        double margin = 0;
-        if (row % 2 == 0) margin = count_pair(tuning.step, tuning.beta, &p[row], &ref[row]);
-        else margin = tuning.beta * (p[row - 1] - ref[row - 1] - p[row] + ref[row]);
-        const double weight = tuning.beta / (1 + std::exp(margin)) * (row % 2 == 0 ? 1 : -1);
-        const int64_t at = row * T * c.C;  // 1e-30: a gradient of 0 would be none for the classifier
-        const float dloss = batch.dloss * (float)(std::fabs(weight) < 1e-30 ? 1e-30 : weight);
-        kernels::classifier(losses + row * T, dlnf + at, grad<float>(model, WTE), model.act<float>(LOGITS), lnf + at,
-                            model.param<float>(WTE), batch.y + row * T, T, c.C, c.V, c.Vp, dloss,
-                            model.adds(batch) || row > 0);
+        const bool chosen = row % 2 == 0;  // the rejected answer of the pair is the next row
+        if (chosen) {
+            const double margin = count_pair(tuning.step, tuning.beta, &p[row], &ref[row]);
+            weight = std::max(tuning.beta / (1 + std::exp(margin)), 1e-30);  // not 0, which asks for no gradient
+        }
+        const int64_t at = row * T * C;
+        const float dloss = batch.dloss * (float)(chosen ? weight : -weight);
+        losses_of(model, losses + row * T, dlnf + at, grad<float>(model, WTE), lnf + at, batch.y + row * T, T, dloss,
+                  model.adds(batch) || row > 0, nullptr, Teacher<float>());
     }
     model.loss_sum = tuning.step.loss;
 }

@@ -7,12 +7,12 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
 if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "dev"), str(ROOT / "dev/test")]
 import children  # noqa: E402
 
 children.need("numpy")
@@ -20,65 +20,11 @@ if "--packages" in sys.argv:
     sys.exit(0)
 import numpy as np  # noqa: E402
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-CPU, SIM = ["./train_gpt2_cpu", "--threads", "1"], ["build/BF16/train_gpt2sim"]
+from tiny_runs import CPU, SIM, Runs, model, weights_of, write_text  # noqa: E402
+
 FLAGS = ["-e", "L2C32H2T16V257", "-b", "2", "-t", "16", "-d", "64", "-x", "6", "-v", "3", "-m", "2", "-s", "0", "-l",
          "1e-2", "-k", "constant"]
 DECAY = 0.6  # after the second update more than a mean
-
-
-class Tests:
-    def __init__(self, folder):
-        self.folder, self.counts = folder, [0, 0]
-        for name, count in ("train", 1500), ("val", 700):
-            header = np.zeros(256, "<i4")
-            header[:3] = [20240520, 1, count]
-            i = np.arange(count)
-            tokens = ((i * i * 7 + i * 3 + i // 5 % 13) % 256).astype("<u2")
-            (folder / f"{name}.bin").write_bytes(header.tobytes() + tokens.tobytes())
-
-    def command(self, program, *flags):
-        data = ["-i", self.folder / "train.bin", "-j", self.folder / "val.bin", "--tokenizer", self.folder / "none"]
-        return [str(part) for part in (*program, *data, *FLAGS, *flags)]
-
-    def run(self, program, *flags, status=0):
-        result = subprocess.run(self.command(program, *flags), cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert result.returncode == status, (result.returncode, result.stdout[-300:], result.stderr)
-        return result
-
-    def processes(self, count, name, *flags):
-        """The same command as so many processes, which meet in a folder."""
-        place = self.folder / f"meet_{name}_{time.monotonic_ns()}"
-        place.mkdir()
-        several = [subprocess.Popen(self.command(CPU, *flags, "-pi", "fs", "-pf", place, "-pn", count, "-pr", rank),
-                                    cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                   for rank in range(count)]
-        for process in several:
-            out, error = process.communicate(timeout=300)
-            assert process.returncode == 0, (out[-300:], error)
-
-    def out(self, name):
-        return self.folder / name
-
-    def test(self, name, check, *arguments):
-        try:
-            check(self, *arguments)
-            self.counts[0] += 1
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            self.counts[1] += 1
-            print(f"FAILED {name}: {error}")
-
-
-def weights_of(path):
-    data = path.read_bytes()
-    version = np.frombuffer(data[:1024], "<i4")[1]
-    if version == 3:
-        return np.frombuffer(data[1024:], "<f4")
-    return (np.frombuffer(data[1024:], "<u2").astype("<u4") << 16).view("<f4")
-
-
-def model(folder, step):
-    return folder / f"model_{step:08}.bin"
 
 
 def ema(folder, step=6):
@@ -217,7 +163,11 @@ def means(tests):
 
 def main():
     with tempfile.TemporaryDirectory() as name:
-        tests = Tests(pathlib.Path(name))
+        folder = pathlib.Path(name)
+        write_text(folder / "train.bin", 1500)
+        write_text(folder / "val.bin", 700)
+        tests = Runs(folder, ["-i", folder / "train.bin", "-j", folder / "val.bin", "--tokenizer", folder / "none",
+                              *FLAGS])
         tests.test("--ema is the formula, fp32", as_numpy, CPU, "cpu", "fp32", 1e-6)
         tests.test("--ema is the formula, bf16", as_numpy, CPU, "cpu_bf16", "bf16", 8e-3)
         tests.test("--ema is the formula, GPU", as_numpy, SIM, "sim", "bf16", 8e-3)
@@ -229,8 +179,7 @@ def main():
         tests.test("--ema with what it does not go with", refusals)
         tests.test("--plan has the average", planned)
         tests.test("dev/average.py", means)
-    print(f"{tests.counts[0]} passed, {tests.counts[1]} failed, 0 skipped")
-    sys.exit(tests.counts[1] > 0)
+    sys.exit(tests.end())
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ from torch.nn.functional import cross_entropy, kl_div, log_softmax  # noqa: E402
 
 import import_hf  # noqa: E402
 from run_script import script  # noqa: E402
+from tiny_runs import write_tokens  # noqa: E402
 
 B, T, STEPS, RATE, VOCABULARY = 3, 16, 5, 1e-3, 97
 STUDENT = dict(n_layer=1, n_embd=32, n_head=2, n_positions=32)
@@ -47,11 +48,9 @@ def made(folder, name, seed, shape):
 
 
 def tokens_of(path):
-    tokens = np.random.default_rng(2).integers(0, VOCABULARY, B * T * STEPS + 1).astype("<u2")
-    header = np.zeros(256, "<i4")
-    header[:3] = [20240520, 1, tokens.size]
-    path.write_bytes(header.tobytes() + tokens.tobytes())
-    return torch.tensor(tokens.astype("i8"))
+    tokens = np.random.default_rng(2).integers(0, VOCABULARY, B * T * STEPS + 1)
+    write_tokens(path, tokens)
+    return torch.tensor(tokens)
 
 
 def train_torch(folder, tokens, share, temperature):

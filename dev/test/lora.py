@@ -36,6 +36,7 @@ import adapter as adapter_script  # noqa: E402
 import import_hf  # noqa: E402
 import weight_codes  # noqa: E402
 from run_script import script  # noqa: E402
+from tiny_runs import write_tokens  # noqa: E402
 
 B, T, STEPS, RATE, DECAY, RANK, ALPHA = 2, 16, 5, 1e-2, 0.1, 4, 6
 SHAPE = dict(n_layer=2, n_embd=48, n_head=3, n_positions=32, vocab_size=97)
@@ -72,11 +73,9 @@ def with_adapter(folder, base, targets):
 
 
 def tokens_of(path):
-    tokens = np.random.default_rng(2).integers(0, SHAPE["vocab_size"], B * T * STEPS + 1).astype("<u2")
-    header = np.zeros(256, "<i4")
-    header[:3] = [20240520, 1, tokens.size]
-    path.write_bytes(header.tobytes() + tokens.tobytes())
-    return torch.tensor(tokens.astype("i8"))
+    tokens = np.random.default_rng(2).integers(0, SHAPE["vocab_size"], B * T * STEPS + 1)
+    write_tokens(path, tokens)
+    return torch.tensor(tokens)
 
 
 def train_peft(model, tokens):

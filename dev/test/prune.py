@@ -10,7 +10,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 
 if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
@@ -24,66 +23,17 @@ if "--packages" in sys.argv:
     sys.exit(0)
 import numpy as np  # noqa: E402
 
-CPU, SIM = ["./train_gpt2_cpu", "--threads", "1"], ["build/BF16/train_gpt2sim"]
+from tiny_runs import CPU, SIM, Runs, model, weights_of, write_text, write_tokens  # noqa: E402
+
 FLAGS = ["-e", "L2C32H2T16V257", "-b", "2", "-t", "16", "-x", "6", "-v", "0", "-s", "0", "-l", "1e-2", "-k",
          "constant", "-c", "0.1", "-n", "1"]
 GROWING = ["--prune", "0.7", "--prune-steps", "1-4"]
 L, C, VP, MAXT = 2, 32, 384, 16
 
 
-class Tests:
-    def __init__(self, folder):
-        self.folder, self.counts = folder, [0, 0]
-        i = np.arange(1500)
-        write_tokens(folder / "train.bin", (i * i * 7 + i * 3 + i // 5 % 13) % 256)
-
-    def command(self, program, *flags):
-        return [str(part) for part in (*program, "-i", self.folder / "train.bin", *FLAGS, *flags)]
-
-    def run(self, program, *flags, status=0):
-        result = subprocess.run(self.command(program, *flags), cwd=ROOT, capture_output=True, text=True, timeout=300)
-        assert result.returncode == status, (result.returncode, result.stdout[-300:], result.stderr)
-        return result
-
-    def processes(self, count, name, *flags):
-        """The same command as so many processes, which meet in a folder."""
-        place = self.folder / f"meet_{name}_{time.monotonic_ns()}"
-        place.mkdir()
-        several = [subprocess.Popen(self.command(CPU, *flags, "-pi", "fs", "-pf", place, "-pn", count, "-pr", rank),
-                                    cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-                   for rank in range(count)]
-        for process in several:
-            out, error = process.communicate(timeout=300)
-            assert process.returncode == 0, (out[-300:], error)
-
-    def out(self, name):
-        return self.folder / name
-
-    def test(self, name, check, *arguments):
-        try:
-            check(self, *arguments)
-            self.counts[0] += 1
-        except (AssertionError, subprocess.TimeoutExpired) as error:
-            self.counts[1] += 1
-            print(f"FAILED {name}: {error}")
-
-
-def write_tokens(path, tokens):
-    header = np.zeros(256, "<i4")
-    header[:3] = [20240520, 1, len(tokens)]
-    path.write_bytes(header.tobytes() + tokens.astype("<u2").tobytes())
-
-
-def model(folder, step):
-    return folder / f"model_{step:08}.bin"
-
-
 def matrices(path):
     """The matrices of the layers of a model file."""
-    data = path.read_bytes()
-    fp32 = np.frombuffer(data[:1024], "<i4")[1] == 3
-    all_weights = (np.frombuffer(data[1024:], "<f4") if fp32 else
-                   (np.frombuffer(data[1024:], "<u2").astype("<u4") << 16).view("<f4"))
+    all_weights = weights_of(path)
     at, found = (VP + MAXT) * C, []
     for rows, cols, is_matrix in ((1, 2 * C, 0), (3 * C, C, 1), (1, 3 * C, 0), (C, C, 1), (1, 3 * C, 0), (4 * C, C, 1),
                                   (1, 4 * C, 0), (C, 4 * C, 1), (1, C, 0)):
@@ -257,7 +207,9 @@ def beside_torch(tests):
 
 def main():
     with tempfile.TemporaryDirectory() as name:
-        tests = Tests(pathlib.Path(name))
+        folder = pathlib.Path(name)
+        write_text(folder / "train.bin", 1500)
+        tests = Runs(folder, ["-i", folder / "train.bin", *FLAGS])
         if "torch" in sys.argv:
             tests.test("the steps of a pruned model are PyTorch's", beside_torch)
         else:
@@ -274,8 +226,7 @@ def main():
             tests.test("with any optimizer that works by element", any_optimizer)
             tests.test("a pruned model, and what the log says", goes_on)
             tests.test("what is not accepted", refusals)
-    print(f"{tests.counts[0]} passed, {tests.counts[1]} failed, 0 skipped")
-    sys.exit(tests.counts[1] > 0)
+    sys.exit(tests.end())
 
 
 if __name__ == "__main__":

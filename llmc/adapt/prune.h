@@ -106,7 +106,7 @@ inline Pruning pruning_of(const Options& o, const GPT2Config& c) {
     const char* reason = "which does not know what is pruned";
     const OptimizerInfo& optimizer = OPTIMIZERS[find_optimizer(o.optimizer.c_str())];
     if (o.zero_stage > 1) usage_error("%s with -z %d, %s; -z 0 and -z 1 are accepted", flag, o.zero_stage, reason);
-    if (optimizer.whole_tensors || optimizer.keeps.factors != KEEP_NONE || optimizer.keeps.m == KEEP_8BIT)
+    if (optimizer.whole_tensors || !optimizer.keeps_by_element())
         usage_error("%s with --optimizer %s, %s; adamw, adam, sgd and others that keep fp32 are accepted", flag,
                     o.optimizer, reason);
     check_partial_training(flag, o, reason);

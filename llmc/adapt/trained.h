@@ -106,15 +106,14 @@ inline void check_partial_training(const std::string& flag, const Options& o, co
 // at a time, blocks of 8 bits, factors) layers that are alike.
 inline void check_tensors_left_out(const std::string& flag, const Options& o, const GPT2Config& config) {
     check_partial_training(flag, o, "which needs gradients of all tensors");
-    const Optimizer number = find_optimizer(o.optimizer.c_str());
-    const OptimizerInfo& optimizer = OPTIMIZERS[number];
-    const bool by_layer = optimizer.keeps.factors != KEEP_NONE || optimizer.keeps.m == KEEP_8BIT;
+    const Optimizer optimizer = find_optimizer(o.optimizer.c_str());
     const auto refuse = [&](const std::string& other, const char* accepted) {
         usage_error("%s with %s, for which the same tensors of all layers must train; %s", flag, other, accepted);
     };
-    if (number == MUON)
+    if (optimizer == MUON)
         usage_error("%s with --optimizer muon, which is for the matrices of layers; others are accepted", flag);
     if (parameter_layout(config, 1).layers_alike()) return;
     if (o.zero_stage > 1) refuse(format("-z %d", o.zero_stage), "-z 0 and -z 1 are accepted");
-    if (by_layer) refuse("--optimizer " + o.optimizer, "adamw, adam, sgd and others that keep fp32 are accepted");
+    if (!OPTIMIZERS[optimizer].keeps_by_element())
+        refuse("--optimizer " + o.optimizer, "adamw, adam, sgd and others that keep fp32 are accepted");
 }

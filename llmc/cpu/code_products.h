@@ -146,7 +146,7 @@ VEC_INLINE void load_scales(float* scales, const CodeMatrix& m, int64_t row, int
     const uint8_t* const codes = m.scale_codes(row) + first;
     for (int64_t h = 0; h < n;) {
         const int64_t at = row * m.row_groups() + first + h, count = std::min(n - h, NF4_GROUP - at % NF4_GROUP);
-        const float group = m.mean()[1 + at / NF4_GROUP], mean = *m.mean();
+        const float group = *m.group(row, first + h), mean = *m.mean();
         for (int64_t i = h; i < h + count; i += VEC_FLOATS) {
             const vint code = load((const int8_t*)codes + i) & 255;
             vfloat v;

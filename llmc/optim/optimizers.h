@@ -239,6 +239,9 @@ struct OptimizerInfo {
     Keeps keeps;
     double rate, beta1, beta2, eps;
     bool whole_tensors;  // it looks at whole tensors: its rule has a direction()
+
+    // Whether it keeps nothing that several elements share, as factors and blocks of 8 bits do.
+    constexpr bool keeps_by_element() const { return keeps.factors == KEEP_NONE && keeps.m != KEEP_8BIT; }
 };
 #define CONSTANT_OF_ROW(constant, ...) constant,
 #define INFO_OF_ROW(constant, rule, name, keeps, rate, beta1, beta2, eps, source) \
