@@ -120,7 +120,7 @@ def sizes_and_speeds(args):
         for name, flags in FORMATS.items():
             text = trainer("-e", args.timed, "-x", 0, "--prompt", "The", "-g", args.tokens, "--temperature", 0,
                            "--threads", args.threads, *flags)
-            speeds[name] = max(speeds[name], float(re.search(r"([\d.]+) tok/s", text)[1]))
+            speeds[name] = max(speeds[name], float(re.search(r"generated: .* ([\d.]+) tok/s", text)[1]))
     return sizes, speeds
 
 

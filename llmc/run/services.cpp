@@ -1,5 +1,17 @@
 // The services that a trainer's train() calls (services.h). What each consists of is in the other
 // headers of this folder.
+//
+// Compiled with -Og (Makefile), as most of it waits for kernels and files; but not what draws
+// initial weights and samples, which takes 50257 powers for each token.
+#if defined(__OPTIMIZE__) && !defined(__clang__)
+#pragma GCC push_options
+#pragma GCC optimize("O3")
+#endif
+#include "llmc/base/random.h"
+#include "llmc/run/sampler.h"
+#if defined(__OPTIMIZE__) && !defined(__clang__)
+#pragma GCC pop_options
+#endif
 #include "llmc/run/services.h"
 #include "llmc/options/number_formats.h"
 #include "llmc/options/run_json.h"
