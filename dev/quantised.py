@@ -5,8 +5,9 @@
 
 Losses are those of a small model that is trained here on the bytes of Shakespeare, unless --model names another; bytes
 and speed those of GPT-2 124M, whose weights need not be trained for that. Formats take turns, so that other programs
-slow all of them down alike; the most tokens a second of all turns count. --write puts the table into
-dev/course/28-fewer-bits.md.
+slow all of them down alike; the most tokens a second of all turns count. With llama-cpp-python (pip install, which
+compiles for this CPU), llama.cpp takes its turns with GGUF files of that model, bf16's in f16, int8's in q8_0,
+int4's in q4_0. --write puts the table into dev/course/28-fewer-bits.md.
 
 --lora: what adapters cost beside such weights, and what their loss is, for dev/course/27-adapting.md.
 """
@@ -16,6 +17,8 @@ import math
 import pathlib
 import re
 import resource
+import sys
+import time
 
 import readme
 import shakespeare_tokens
@@ -24,6 +27,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 CHAPTER, ADAPTING = ROOT / "dev/course/28-fewer-bits.md", ROOT / "dev/course/27-adapting.md"
 FORMATS = {"fp32": (), "bf16": ("--precision", "bf16"), "int8": ("--weights", "int8"), "int4": ("--weights", "int4"),
            "nf4": ("--weights", "nf4")}
+GGUF_TYPES = {"bf16": "f16", "int8": "q8_0", "int4": "q4_0"}
 IN_BF16 = {name: ("--precision", "bf16", *(flags if "--weights" in flags else ()))
            for name, flags in FORMATS.items() if name != "fp32"}
 
@@ -38,6 +42,7 @@ def arguments():
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=pathlib.Path, default=ROOT / "build/quantised")
     parser.add_argument("--write", action="store_true", help="into the chapter")
+    parser.add_argument("--llama", metavar="FILE", help=argparse.SUPPRESS)
     parser.add_argument("--lora", action="store_true", help="the table of adapters")
     parser.add_argument("--lora-steps", type=int, default=200)
     parser.add_argument("--lora-timed", default="L6C384H6T128", help="the model of which a step is timed, B 4, T 128")
@@ -110,9 +115,38 @@ def lora_table(args):
     return "\n".join(lines)
 
 
+def llama_speed(args):
+    """Prints the tokens a second that llama.cpp generates with args.llama, each the likeliest."""
+    import llama_cpp
+    import numpy
+    model = llama_cpp.Llama(args.llama, n_ctx=256, n_threads=args.threads, verbose=False)
+    token, begin = model.token_bos(), 0.0
+    for i in range(args.tokens + 1):
+        if i == 1:
+            begin = time.perf_counter()
+        model.eval([token])
+        logits = llama_cpp.llama_get_logits(model.ctx)
+        token = int(numpy.ctypeslib.as_array(logits, shape=(model.n_vocab(),)).argmax())
+    print(args.tokens / (time.perf_counter() - begin))
+
+
+def gguf_files(args):
+    """The timed model by format, in files for llama.cpp; none where that is not installed."""
+    if not children.have("llama_cpp"):
+        return {}
+    model, files = args.folder / f"{args.timed}_1", {}
+    if not (model / "DONE_00000001").exists():
+        trainer("-e", args.timed, "-x", 1, "-b", 1, "-t", 64, "-s", 0, "-v", 0, "-o", model, "--overwrite", 1)
+    for name, gguf_type in GGUF_TYPES.items():
+        files[name] = args.folder / f"{args.timed}.{gguf_type}.gguf"
+        children.run([sys.executable, "dev/data/export_gguf.py", model, files[name], "--type", gguf_type], cwd=ROOT)
+    return files
+
+
 def sizes_and_speeds(args):
-    """Bytes of the parameters, and tokens a second, by format."""
-    sizes, speeds = {}, dict.fromkeys(FORMATS, 0.0)
+    """Bytes of the parameters, and tokens a second, by format; and llama.cpp's tokens a second."""
+    sizes, speeds, files = {}, dict.fromkeys(FORMATS, 0.0), gguf_files(args)
+    peers = dict.fromkeys(files, 0.0)
     for name, flags in FORMATS.items():
         plan = trainer("-e", args.timed, "-x", 0, "-s", 0, "-v", 0, "--plan", *flags)
         sizes[name] = int(re.search(r"^parameters +(= all )? +(\d+) .*MiB", plan, re.M)[2])
@@ -121,25 +155,35 @@ def sizes_and_speeds(args):
             text = trainer("-e", args.timed, "-x", 0, "--prompt", "The", "-g", args.tokens, "--temperature", 0,
                            "--threads", args.threads, *flags)
             speeds[name] = max(speeds[name], float(re.search(r"generated: .* ([\d.]+) tok/s", text)[1]))
-    return sizes, speeds
+            if name in files:
+                output, _ = children.run([sys.executable, __file__, "--llama", files[name], "--tokens",
+                                          str(args.tokens), "--threads", str(args.threads)], cwd=ROOT)
+                peers[name] = max(peers[name], float(output.split()[-1]))
+    return sizes, speeds, peers
 
 
 def table(args):
-    bits, (sizes, speeds) = losses(args), sizes_and_speeds(args)
+    bits, (sizes, speeds, peers) = losses(args), sizes_and_speeds(args)
+    beside = (" llama.cpp: its tokens a second with a model of this shape in " + ", ".join(GGUF_TYPES.values()) +
+              " of GGUF." if peers else "")
     lines = [f"Bytes of the parameters and tokens a second of {args.timed}, {args.threads} threads, "
-             f"{readme.this_cpu()[1]}; the loss of {args.trained} after {args.steps} steps, on the whole validation "
-             "split. Perplexity: of a byte, against fp32's.", "",
-             "| weights | bytes | tokens/s | times bf16's | bits per byte | perplexity |", "|---|---|---|---|---|---|"]
+             f"{readme.this_cpu()[1]}, {time.strftime('%Y-%m-%d')}; the loss of {args.trained} after {args.steps} "
+             f"steps, on the whole validation split. Perplexity: of a byte, against fp32's.{beside}", "",
+             "| weights | bytes | tokens/s | times bf16's | llama.cpp | times | bits per byte | perplexity |",
+             "|---" * 8 + "|"]
     for name in FORMATS:
         change = 2 ** (bits[name] - bits["fp32"]) - 1
-        lines.append(f"| {name} | {sizes[name]:,} | {speeds[name]:.1f} | {speeds[name] / speeds['bf16']:.2f} | "
-                     f"{bits[name]:.4f} | {100 * change:+.2f}% |")
+        peer = f"{peers[name]:.1f} | {speeds[name] / peers[name]:.2f}" if name in peers else " | "
+        lines.append(f"| {name} | {sizes[name]:,} | {speeds[name]:.1f} | {speeds[name] / speeds['bf16']:.2f} | {peer} "
+                     f"| {bits[name]:.4f} | {100 * change:+.2f}% |")
     assert math.isfinite(sum(bits.values()))
     return "\n".join(lines)
 
 
 def main():
     args = arguments()
+    if args.llama:
+        return llama_speed(args)
     args.folder.mkdir(parents=True, exist_ok=True)
     text = lora_table(args) if args.lora else table(args)
     print(text)
