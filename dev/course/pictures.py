@@ -462,7 +462,8 @@ MEASURED = {"batch-size": "dev/batch_size.py", "optimizers": "dev/optimizers.py"
             "messages": "dev/messages.py", "pipeline": "dev/parallel/draw_pipeline.py",
             "tensor": "dev/parallel/draw_tensor.py", "context": "dev/parallel/draw_context.py",
             "experts": "dev/parallel/draw_experts.py", "stale": "dev/parallel/stale.py",
-            "together": "dev/parallel/draw_together.py"}
+            "together": "dev/parallel/draw_together.py", "ladder": "dev/modern/ladder.py",
+            "pruning": "dev/prune.py", "scaling": "dev/scaling.py"}
 
 
 def read_facts():
