@@ -140,7 +140,7 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
                  "memory, and costs dot products",
                  recompute);
     auto tensor_cores = [=] {
-        Backward16 backward{{d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}}};
+        Backward16 backward{{d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, 0}};
         for_head_size(HS, backward);
     };
     variant_bf16("tensor-cores",

@@ -323,7 +323,7 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
         "and most addresses are constants in the instructions",
         constant_steps);
     auto async = [=] {
-        Forward16 forward{{d_out, d_lse, d_qkv, B, T, C, NH, stream, {}}};
+        Forward16 forward{{d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, 0}};
         for_head_size(HS, forward);
     };
     variant_bf16("async",

@@ -67,6 +67,8 @@ void misaligned(const void* p, size_t bytes, Location location);
 inline void check_alignment(const void* p, size_t bytes, Location location) {
     if ((uintptr_t)p % bytes != 0) misaligned(p, bytes, location);
 }
+// Check an access with a cache hint, which is an instruction for global memory alone.
+void check_hinted(const void* p, size_t bytes, Location location);
 // Makes a load of several words one access, as on a GPU, even if they are used one by one.
 template <class T>
 inline void loaded_whole(T& value) {

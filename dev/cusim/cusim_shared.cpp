@@ -86,6 +86,12 @@ uint32_t atomic_update(uint32_t* p, uint32_t operand, uint32_t (*compute)(uint32
 void misaligned(const void* p, size_t bytes, Location location) {
     fail(location, "misaligned access of %zu bytes at %p", bytes, p);
 }
+void check_hinted(const void* p, size_t bytes, Location location) {
+    check_alignment(p, bytes, location);
+    const char* const shared = worker->shared;
+    if (p >= shared && p < shared + SHARED_REGION_BYTES)
+        fail(location, "a load or store with a cache hint, which is for global memory, has an address in shared memory");
+}
 
 // -------------------------------------------------------------------------------------------------
 // cp.async

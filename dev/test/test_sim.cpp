@@ -295,6 +295,7 @@ static void detectors() {
                           {"shuffle_masks_differ", "mask ffffff00"},
                           {"shuffle_not_in_mask", "does not name the calling lane"},
                           {"misaligned", "misaligned access of 16 bytes"},
+                          {"hinted_store", "has an address in shared memory"},
                           {"fault", "no device memory"},
                           {"null", "thread (5,0,0)"},
                           {"host_access", "host code touches device memory"},

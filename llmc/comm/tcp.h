@@ -18,6 +18,7 @@
 #pragma once
 #include <chrono>
 #include <csignal>
+#include <system_error>
 #include <thread>
 #include "llmc/comm/tcp_traffic.h"
 

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <system_error>
 #include "llmc/base/bf16.h"
 #include "llmc/base/check.h"
 #include "llmc/base/integer_math.h"

@@ -119,6 +119,8 @@ inline std::string product_text(const BlasProduct& p) {
 // The library does not compute this kind of product. Where GELU may be what it refuses, whatever
 // its reason, a kernel computes GELU from now on (blas_product() returns false); else exit 1.
 inline void refused(BlasPlan& plan, cublasStatus_t status) {
+    size_t free_bytes, all_bytes;  // any call says whether a kernel before this failed, which the library reports too
+    check_cuda(cudaMemGetInfo(&free_bytes, &all_bytes), "a product");
     const std::string text = product_text(plan.product);
     const char* why = cublasLtGetStatusName(status);
     plan.possible = false;

@@ -28,6 +28,7 @@ constexpr CudaHint CUDA_HINTS[] = {
     {cudaErrorIllegalAddress, KERNEL_FAILED},
     {cudaErrorLaunchFailure, KERNEL_FAILED},
     {cudaErrorMisalignedAddress, KERNEL_FAILED},
+    {cudaErrorInvalidAddressSpace, KERNEL_FAILED},
 };
 
 // Ends the program (exit 1) if a call of the CUDA runtime failed. `what` is for the message.

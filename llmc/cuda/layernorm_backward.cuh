@@ -97,7 +97,7 @@ struct LayernormLane {
     __device__ void fetch_weight(const floatX* from) const {
 #pragma unroll
         for (int p = 0; p < PACKS; p++)
-            if (threadIdx.z == 0 && column(p) < C) store_floats(weight_place(p), load_floats(from + column(p)));
+            if (threadIdx.z == 0 && column(p) < C) store_pack(weight_place(p), load_pack(from + column(p)));
         __syncthreads();
     }
     // Asks for a row. Behind the last row and the last column come zeros.

@@ -106,21 +106,21 @@ __forceinline__ T atomicAdd(T* p, std::common_type_t<T> value) {
     return memcpy(&before, &there, 4), before;
 }
 
-// Loads and stores with cache hints, which mean nothing here; they must be aligned.
+// Loads and stores with cache hints, which mean nothing here; they must be aligned and in global memory.
 template <class T>
 T __ldcs(const T* p, cusim::Location location = CUSIM_HERE) {
-    cusim::check_alignment(p, sizeof(T), location);
+    cusim::check_hinted(p, sizeof(T), location);
     T value = *p;
     cusim::loaded_whole(value);
     return value;
 }
 template <class T>
 void __stwb(T* p, T value, cusim::Location location = CUSIM_HERE) {
-    cusim::check_alignment(p, sizeof(T), location), *p = value;
+    cusim::check_hinted(p, sizeof(T), location), *p = value;
 }
 template <class T>
 void __stcs(T* p, T value, cusim::Location location = CUSIM_HERE) {
-    cusim::check_alignment(p, sizeof(T), location), *p = value;
+    cusim::check_hinted(p, sizeof(T), location), *p = value;
 }
 
 inline int min(int a, int b) { return a < b ? a : b; }
@@ -154,6 +154,7 @@ enum cudaError_t {
     cudaErrorIllegalAddress = 700,
     cudaErrorLaunchTimeout = 702,
     cudaErrorMisalignedAddress = 716,
+    cudaErrorInvalidAddressSpace = 717,
     cudaErrorLaunchFailure = 719,
     cudaErrorSystemNotReady = 802,
     cudaErrorSystemDriverMismatch = 803,

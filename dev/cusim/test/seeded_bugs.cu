@@ -95,6 +95,11 @@ __global__ void async_copy_kernel(float* out, const float* inp) {
     out[threadIdx.x] = values[threadIdx.x].x;
 }
 __global__ void misaligned_kernel(float* out, const float* inp) { out[threadIdx.x] = load_pack(inp + 1)[0]; }
+__global__ void hinted_store_kernel(float* out, const float* inp) {
+    __shared__ __align__(16) float values[4 * N];
+    store_floats(values + 4 * threadIdx.x, load_floats(inp));
+    out[threadIdx.x] = values[4 * threadIdx.x];
+}
 __global__ void fault_kernel(float* out) { out[threadIdx.x * 4096] = 1; }
 __global__ void null_kernel(float* out) {
     if (threadIdx.x == 5) *(volatile float*)nullptr = 1;
@@ -304,6 +309,7 @@ static std::map<std::string, std::function<int()>> all_cases(float* out, const f
         {"nccl_no_destroy", [] { return gather_alone(NO_DESTROY); }},
         {"nccl_early_exit", [] { return gather_alone(EARLY_EXIT, 2); }},
         {"misaligned", [=] { return run("misaligned", misaligned_kernel, 1, N, out, inp); }},
+        {"hinted_store", [=] { return run("hinted_store", hinted_store_kernel, 1, N, out, inp); }},
         {"fault", [=] { return run("fault", fault_kernel, 1, N, out); }},
         {"null", [=] { return run("null", null_kernel, 1, N, out); }},
         {"host_access", [=] { return (int)out[3]; }},
