@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 
+import gpu_features
 import shakespeare_curve
 from children import have
 
@@ -286,6 +287,22 @@ def curve(day):
     return {"said": f"{steps} steps, resumed in the middle, as on a CPU; the last loss is {losses[-1]:.3f}"}
 
 
+def features(day):
+    """Short trainings with one feature each: the losses are a CPU's. A run that ends badly leaves the others."""
+    if day.simulated:
+        raise Skipped("takes long in the simulator; make test-all compares each feature with the CPU trainer")
+    data, program, wrong = day.data("bytes_train.bin"), day.program("train_gpt2", "FP32"), []
+    for name, flags in gpu_features.FEATURES.items():
+        try:
+            text = day.run([program, "-i", data, "-j", data, "--tf32", 0, *gpu_features.FLAGS, *flags])
+            wrong += filter(None, [gpu_features.wrong_loss(name, gpu_features.losses_of(text))])
+        except RuntimeError as problem:
+            wrong.append(f"{name}: {problem}"[:200])
+    if wrong:
+        raise RuntimeError("; ".join(wrong))
+    return {"said": f"{len(gpu_features.FEATURES)} features, with the losses of a CPU to {gpu_features.TOLERANCE}"}
+
+
 # ---- speed
 
 def steps(B, peers, rounds=1):
@@ -460,7 +477,7 @@ def ncu(day):
     if not re.search('^"', text, re.M):  # no table: what ncu itself chooses
         unknown.append("all by name")
         text = profile("--set", "basic")
-    if not re.search('^"', text, re.M):
+    if not re.search('^"', text, re.M) or "==ERROR==" in text:
         raise RuntimeError("ncu measures nothing: " + " ".join(text.strip().splitlines()[-2:]))
     (day.state / "ncu.csv").write_text(text)
     return {"unknown": unknown, "said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv" +
@@ -488,6 +505,7 @@ PARTS = {
     "torch_16": Part("steps at B 16 beside PyTorch", 90, 240, steps(16, ["tuned"])),
     "same_bits": Part("20 steps twice, and -r 0 to 3: same weights", 50, 180, same_bits),
     "curve": Part("300 steps on Shakespeare beside a CPU's, resumed in the middle", 15, 120, curve),
+    "features": Part("one feature after the other: losses of a CPU", 50, 180, features),
     "tests_BF16_pytorch": Part("the model in bf16 beside PyTorch's numbers", 20, 120, tests("BF16", "pytorch")),
     "tests_BF16_cpu": Part("the model in bf16 beside the CPU trainer", 40, 180, tests("BF16", "cpu")),
     "tests_BF16_plan": Part("memory allocated as planned", 10, 60, tests("BF16", "plan")),
