@@ -195,8 +195,7 @@ ColumnSums layer_backward(GPT2& model, int64_t l, const Batch& batch, bool add, 
     floatX *dresidual = act(DRESIDUAL), *dbranch = act(BRANCH), *dwide = act(DWIDE);
     float* partials = act32(PARTIALS);
     const floatX* dmlp = dropout(dbranch, dresidual, rows * C, batch.dropout.mask(DROP_MLP, l, C), stream, &sums);
-    sums = linear_backward(model, l, FCPROJW, grad, dwide, sums, dmlp, act(FCH_GELU), rows, 4 * C, C, add, act(FCH),
-                           model.gpu->gelu_fusion.bias && !add ? grad(FCB) : nullptr);
+    sums = linear_backward(model, l, FCPROJW, grad, dwide, sums, dmlp, act(FCH_GELU), rows, 4 * C, C, add, act(FCH));
     linear_backward(model, l, FCW, grad, dbranch, sums, dwide, act(LN2), rows, C, 4 * C, add);
     sums = layernorm_backward(dresidual, grad(LN2W), grad(LN2B), partials, dbranch, act(RESIDUAL2), param(LN2W),
                               act32(LN2_MEAN), act32(LN2_RSTD), rows, C, add, stream);

@@ -119,12 +119,12 @@ $(GPU_DAY)/$(PRECISION)/test_gpt2cu: test_gpt2.cu $(GPU_DAY_NEEDS) $(TEST_OBJECT
 $(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)
 	@mkdir -p $(@D)
 	$(NVCC) $(NVCCFLAGS) $(GPU_DAY_PACKED) $< -o $@ $(NVCC_LIBS)
-.PHONY: gpu_day_BF16 gpu_day_FP32 gpu_day_ladders   # side by side with make -j
-gpu_day_BF16 gpu_day_FP32: gpu_day_%:
+.PHONY: gpu_day_BF16 gpu_day_FP32 gpu_day_FP16 gpu_day_ladders   # side by side with make -j
+gpu_day_BF16 gpu_day_FP32 gpu_day_FP16: gpu_day_%:
 	+$(GPU_DAY_MAKE)/$* PRECISION=$* $(GPU_DAY)/$*/train_gpt2cu $(GPU_DAY)/$*/test_gpt2cu
 gpu_day_ladders:
 	+$(GPU_DAY_MAKE)/ladders $(ALL_RUNGS:%=$(GPU_DAY)/cuda/%)
-gpu_day_programs: gpu_day_BF16 gpu_day_FP32 gpu_day_ladders   ## what scripts/gpu_day.sh runs (nvcc; GPU_ARCH, make -j)
+gpu_day_programs: gpu_day_BF16 gpu_day_FP32 gpu_day_FP16 gpu_day_ladders   ## what scripts/gpu_day.sh runs (nvcc; GPU_ARCH, make -j)
 gpu_day_programs: $(DATA) build/host/tokenize
 	build/host/tokenize --bytes 1 $(TEXTS) --val-split tail -o $(GPU_DAY)/bytes
 	cp $(firstword $(DATA)) $(GPU_DAY)/ && rm -rf $(GPU_DAY)/objects $(GPU_DAY)/*_val.bin && du -sh $(GPU_DAY)

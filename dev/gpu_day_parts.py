@@ -231,37 +231,48 @@ def same_bits(day):
     return {"said": f"{steps} steps twice and at -r 0 to 3, with -ge 0 and 2: the same weights to the bit"}
 
 
+def in_turns(day, sizes, settings, rounds=2):
+    """Runs with each of the settings, name -> flags, at each batch size, in turns: the GPU is as hot for one as for
+    the others. Returns {B: {name: ms of the fastest step}}, and the losses of the last round, which also exist twice
+    if the same flags gave others."""
+    ms, losses = {B: {} for B in sizes}, {}
+    for B in sizes:
+        for _ in range(1 if day.simulated else rounds):
+            for name, flags in settings.items():
+                text = day.train("-b", B, "-x", 4 if day.simulated else max(20, min(100, 1200 // B)), "-r", 0, *flags)
+                least = min(float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)[2:])
+                ms[B][name] = min(ms[B].get(name, least), least)
+                found = re.findall(r"\| loss ([\d.]+)", text)
+                if losses.setdefault((B, name), found) != found:
+                    raise RuntimeError(f"B {B}, {name}: other losses in a second run")
+    said = "; ".join(f"B {B}: " + ", ".join(f"{name} {value:.2f}" for name, value in of_size.items())
+                     for B, of_size in ms.items())
+    return ms, losses, "ms per step: " + said
+
+
 def gelu_fusion(day):
-    """-ge 0 to 2, and 2 with the gradient of the bias in the epilogue: other roundings, so losses are compared, not
-    bits. After so few steps they agree to 1%."""
-    losses, ms = {}, {}
-    for level in ("0", "1", "2", "2, bias"):
-        day.environment.update({"BIAS_IN_EPILOGUE": "1"} if "bias" in level else {})
-        text = day.train("-b", 2 if day.simulated else 16, "-x", 3 if day.simulated else 10, "-r", 0, "-ge", level[0])
-        losses[level] = [float(x) for x in re.findall(r"\| loss ([\d.]+)", text)]
-        ms[level] = min(float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)[1:])
-    for level in losses:
-        for step, (a, b) in enumerate(zip(losses["0"], losses[level]), 1):
-            if not abs(a - b) <= 0.01 * a:
-                raise RuntimeError(f"-ge {level}: loss {b} at step {step}, {a} with -ge 0")
-    return {"ms": ms, "said": "ms per step: " + "; ".join(f"-ge {level} {value:.2f}" for level, value in ms.items())}
+    """-ge 0 to 2: other roundings, so losses are compared, not bits. After so few steps they agree to 1%."""
+    sizes = (2,) if day.simulated else (16, 64)
+    ms, losses, said = in_turns(day, sizes, {f"-ge {level}": ["-ge", level] for level in (0, 1, 2)})
+    for (B, name), found in losses.items():
+        for step, (a, b) in enumerate(zip(losses[B, "-ge 0"], found), 1):
+            if not abs(float(a) - float(b)) <= 0.01 * float(a):
+                raise RuntimeError(f"B {B}, {name}: loss {b} at step {step}, {a} with -ge 0")
+    return {"ms": ms, "said": said}
 
 
 def cuda_graph(day):
     """--cuda-graph 0 and 1: the same losses to the last digit, and what a step takes in small and large batches."""
-    ms = {}
-    for B in (2,) if day.simulated else (4, 16, 64):
-        losses = []
-        for on in (0, 1):
-            text = day.train("-b", B, "-x", 4 if day.simulated else 40, "-r", 0, "-ge", 0, "--cuda-graph", on)
-            losses.append(re.findall(r"\| loss ([\d.]+)", text))
-            ms.setdefault(B, []).append(min(float(x) for x in re.findall(r"\| ([\d.]+) ms \|", text)[2:]))
-        if not losses[0] or losses[0] != losses[1]:
-            raise RuntimeError(f"B {B}: losses {losses[1][-3:]} with graphs, {losses[0][-3:]} without")
-    pays = all(on < 1.002 * off for off, on in ms.values()) and any(on < 0.99 * off for off, on in ms.values())
-    return {"ms": ms, "pays": pays, "said": "ms per step without and with graphs: " + "; ".join(
-        f"B {B}: {off:.2f}, {on:.2f}" for B, (off, on) in ms.items()) +
-            ("; graphs pay: --cuda-graph 1 as the default" if pays else "; graphs do not pay: the default stays 0")}
+    sizes = (2,) if day.simulated else (4, 16, 64)
+    settings = {name: ["-ge", 0, "--cuda-graph", on] for on, name in enumerate(("without", "with"))}
+    ms, losses, said = in_turns(day, sizes, settings)
+    for B in sizes:
+        if not losses[B, "with"] or losses[B, "with"] != losses[B, "without"]:
+            raise RuntimeError(f"B {B}: losses {losses[B, 'with'][-3:]} with, {losses[B, 'without'][-3:]} without")
+    pays = all(of["with"] < 1.002 * of["without"] for of in ms.values()) and any(
+        of["with"] < 0.99 * of["without"] for of in ms.values())
+    return {"ms": ms, "pays": pays, "said": said + ("; graphs pay: --cuda-graph 1 as the default" if pays else
+                                                    "; graphs do not pay: the default stays 0")}
 
 
 def curve(day):
@@ -305,12 +316,12 @@ def features(day):
 
 # ---- speed
 
-def steps(B, peers, rounds=1):
+def steps(B, peers, rounds=1, model=None):
     def run(day):
-        if day.simulated and B != 16:
-            raise Skipped("in the simulator B 16 stands for all")
+        if day.simulated and (B != 16 or model):
+            raise Skipped("in the simulator 124M at B 16 stands for all")
         out = day.state / f"steps_{B}_{len(peers)}.part"
-        flags = ["--sim"] if day.simulated else ["--model", day.model, "--shapes", f"{B}x{day.T}", "--program",
+        flags = ["--sim"] if day.simulated else ["--model", model or day.model, "--shapes", f"{B}x{day.T}", "--program",
                                                  day.program("train_gpt2"), "--data", day.data("shakespeare_train.bin")]
         if peers and not have("torch"):
             raise Skipped("PyTorch is not there (pip install torch)")
@@ -490,8 +501,8 @@ PARTS = {
     "machine": Part("driver, clocks, versions", 5, 60, machine),
     # What these two say decides what is worth doing next.
     "torch_attention": Part("attention by PyTorch's back ends", 30, 150, torch_attention),
-    "gelu_fusion": Part("-ge 0 to 2, and the bias in the epilogue", 20, 90, gelu_fusion),
-    "cuda_graph": Part("--cuda-graph 0 and 1 at B 4, 16, 64", 45, 180, cuda_graph),
+    "gelu_fusion": Part("-ge 0 to 2 at B 16 and 64, in turns", 60, 180, gelu_fusion),
+    "cuda_graph": Part("--cuda-graph 0 and 1 at B 4, 16, 64, in turns", 60, 180, cuda_graph),
     f"ladder_{LADDERS[0]}": Part(f"peaks of copies and products, every rung of {LADDERS[0]}", 30, 120,
                                  ladder(LADDERS[0])),
     "tests_BF16_kernels": Part("kernels in bf16 beside the naive loops", 45, 180, tests("BF16", "kernels")),
@@ -511,12 +522,14 @@ PARTS = {
     "tests_BF16_plan": Part("memory allocated as planned", 10, 60, tests("BF16", "plan")),
     "sanitizer_memcheck": Part("compute-sanitizer memcheck", 90, 300, sanitizer("memcheck")),
     "sanitizer_racecheck": Part("compute-sanitizer racecheck", 90, 300, sanitizer("racecheck")),
+    **{f"steps_{model}": Part(f"steps of {model} at B {B}", 25, 90, steps(B, [], model=model))
+       for model, B in (("d24", 16), ("d36", 4), ("d48", 4))},
     "torch_64": Part("steps at B 64 beside PyTorch", 90, 240, steps(64, ["tuned"])),
     "torch_4": Part("steps at B 4 beside PyTorch", 90, 240, steps(4, ["compile", "tuned"])),
     "ncu": Part("counters of every kernel by Nsight Compute", 60, 240, ncu),
     **{f"ladder_{name}": Part(f"every rung of {name}", 30, 120, ladder(name)) for name in LADDERS[4:]},
-    **{f"tests_FP32_{group}": Part(f"{group} in fp32", 40, 180, tests("FP32", group))
-       for group in ("kernels", "pytorch", "cpu", "plan")},
+    **{f"tests_{format}_{group}": Part(f"{group} in {format.lower()}", 20, 180, tests(format, group))
+       for format in ("FP32", "FP16") for group in ("kernels", "pytorch", "cpu", "plan")},
     "sanitizer_synccheck": Part("compute-sanitizer synccheck", 60, 300, sanitizer("synccheck")),
     "sanitizer_initcheck": Part("compute-sanitizer initcheck", 60, 300, sanitizer("initcheck")),
 }

@@ -83,6 +83,13 @@ PER_CHIP = {
         ((430, 479, 580), f"expected: {LUO}; others assumed"),
         ((1.08, 1.0, 0.90), f"short: 1980 MHz, the highest clock; long: an H100 drops below its clock under load "
          f"({CHEESE}), how far is assumed")),
+    "H200 SXM": per_chip(
+        ((0.83, 0.811, 0.76), "expected: 8192 x 8192 x 8192 of random numbers, 802 TFLOP/s, measured by "
+         "scripts/gpu_day.sh; others assumed"),
+        ((0.667, 0.629, 0.60), "as the H100, whose multiprocessors it has"),
+        ((430, 479, 580), "as the H100"),
+        ((1.0, 0.92, 0.88), "expected: 1680 MHz, to which its 700 W hold it during steps at B 64, measured by "
+         "scripts/gpu_day.sh; short: the clock of the peak; long: assumed")),
     "RTX 4090": per_chip(
         ((1.0, 0.94, 0.85), "assumed, of the peak at the rated clock"), ((1.0, 1.0, 0.95), f"{LUO}; long: assumed"),
         ((490, 542, 650), f"expected: {LUO}; others assumed"),
@@ -99,6 +106,7 @@ CHIPS = [
     #    name            in mfu.h    arch  sms  flops l2_mb warps kb  fp32 fp64
     Chip("A100 SXM 80GB", "A100", "80", 108, 2048, 40, 64, 164, 64, 32),
     Chip("H100 SXM", "H100", "90a", 132, 4096, 50, 64, 228, 128, 64),
+    Chip("H200 SXM", "H200", "90a", 132, 4096, 60, 64, 228, 128, 64),
     Chip("RTX 4090", "RTX 4090", "80", 128, 512, 72, 48, 100, 128, 2),
     Chip("RTX 5090", "RTX 5090", "120", 170, 512, 96, 48, 100, 128, 2),
     Chip("B200", "B200", "100", 148, 8192, 126, 64, 228, 128, 64),

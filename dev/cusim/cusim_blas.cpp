@@ -77,19 +77,15 @@ static void product(const CusimMatmul& desc, const void* A, const CusimMatrix& a
                 set_element(desc.aux, d.type, j * desc.aux_ld + i, x);
                 x = apply_gelu(x);
             }
-            if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU || desc.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD)
+            if (desc.epilogue == CUBLASLT_EPILOGUE_DGELU)
                 x *= apply_gelu_derivative(element(desc.aux, d.type, j * desc.aux_ld + i));
-            bias_gradient[i] += x;
             set_element(D, d.type, j * d.ld + i, x);
         }
-    for (int64_t i = 0; i < m && desc.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD; i++)
-        set_element((void*)desc.bias, desc.bias_type, i, bias_gradient[i]);
 }
 
 static bool refuses_gelu(cublasLtEpilogue_t epilogue, const char* at) {
     static const std::string asked = getenv("CUSIM_NO_FUSED_GELU") ? getenv("CUSIM_NO_FUSED_GELU") : "";
-    return asked == at && (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU ||
-                           epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD);
+    return asked == at && (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || epilogue == CUBLASLT_EPILOGUE_DGELU);
 }
 
 const char* cublasLtGetStatusName(cublasStatus_t status) {

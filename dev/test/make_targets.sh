@@ -63,12 +63,12 @@ printf '#!/bin/sh\n[ "$1" = --version ] && echo "release 13.1, V13.1.80" || exec
 chmod +x nvcc
 $make NVCC="$copy/nvcc" GPU_ARCH=90a gpu_day_programs > /dev/null
 ladders=$(ls dev/cuda/*.cu | sed 's:.*/::; s:\.cu$::' | grep -v all_reduce)
-for program in BF16/train_gpt2cu BF16/test_gpt2cu FP32/train_gpt2cu FP32/test_gpt2cu \
-    $(echo "$ladders" | sed 's:^:cuda/:'); do
+programs=$(for format in BF16 FP32 FP16; do echo $format/train_gpt2cu $format/test_gpt2cu; done)
+for program in $programs $(echo "$ladders" | sed 's:^:cuda/:'); do
     [ -s "build/gpu_day/$program" ] || { echo "gpu_day_programs builds no $program"; exit 1; }
 done
-expect "what was built for sm_90a" "$(compiled 'code=sm_90a .*-o build/gpu_day/')" $((4 + $(echo "$ladders" | wc -l)))
-expect "packed by nvcc 13" "$(compiled '-compress-mode=size .*-o build/gpu_day/')" $((4 + $(echo "$ladders" | wc -l)))
+expect "what was built for sm_90a" "$(compiled 'code=sm_90a .*-o build/gpu_day/')" $((6 + $(echo "$ladders" | wc -l)))
+expect "packed by nvcc 13" "$(compiled '-compress-mode=size .*-o build/gpu_day/')" $((6 + $(echo "$ladders" | wc -l)))
 expect "the note" "$(cat build/gpu_day/built.json)" '{"cuda": "13.1", "archs": "90a"}'
 [ -e build/gpu_day/shakespeare_train.bin ] && [ ! -e build/gpu_day/objects ] || { echo "what goes along"; exit 1; }
 # nvcc knows no -Wl and no -pthread: what MPI's compiler links with is said in nvcc's words.

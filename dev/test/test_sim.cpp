@@ -19,12 +19,6 @@ static void same_numbers() {
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 1 -r 1")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-ge 2 -r 0")), cpu, 20, LOSS16, NORM16));
     EXPECT(agree(run(tiny_run(SIM16, std::string(TRAINING) + "-w 0")), cpu, 20, 2 * LOSS16, 2 * NORM16));
-    start_test("20 steps: the gradient of the bias by the epilogue, too; in fp32, where several micro-steps add to it");
-    const std::string ge2 = std::string(TRAINING) + "-ge 2 -r 0 ";
-    const Outcome by_kernel = run(tiny_run(SIM16, ge2)),
-                  by_epilogue = run("env BIAS_IN_EPILOGUE=1 " + tiny_run(SIM16, ge2));
-    EXPECT(agree(by_epilogue, cpu, 20, LOSS16, NORM16) && !agree(by_epilogue, by_kernel, 20, 0, 0));
-    EXPECT(agree(run("env BIAS_IN_EPILOGUE=1 " + tiny_run(SIM32, ge2)), cpu, 20, 1e-4, 1e-4));
     start_test("20 steps: where the library refuses to fuse GELU a kernel computes it, with the same bits as -ge 0");
     for (const std::string& sim : {SIM32, SIM16}) {
         const Outcome apart = run(tiny_run(sim, TRAINING));

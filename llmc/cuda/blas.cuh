@@ -69,8 +69,7 @@ constexpr cudaDataType_t blas_type() {
 
 // Whether the epilogue computes GELU or its derivative, which a kernel can do instead.
 inline bool computes_gelu(const BlasProduct& p) {
-    return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU ||
-           p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD;
+    return p.epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS || p.epilogue == CUBLASLT_EPILOGUE_DGELU;
 }
 
 // Success, or what the library says against the description.
@@ -102,7 +101,6 @@ inline cublasLtMatrixLayout_t describe_matrix(cudaDataType_t type, int64_t rows,
 inline const char* epilogue_text(cublasLtEpilogue_t epilogue) {
     if (epilogue == CUBLASLT_EPILOGUE_BIAS) return ", bias";
     if (epilogue == CUBLASLT_EPILOGUE_GELU_AUX_BIAS) return ", bias and GELU";
-    if (epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) return ", derivative of GELU and gradient of the bias";
     return epilogue == CUBLASLT_EPILOGUE_DGELU ? ", derivative of GELU" : "";
 }
 // The kind of product in words: what is printed, and what its algorithm is kept under.
@@ -195,8 +193,7 @@ inline uint32_t common_alignment(const void* a, const void* b, const void* c) {
 }
 
 // D (m, n) = alpha op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n),
-// GELU's input, where it uses them. DGELU_BGRAD writes bias: the sums of D over its columns. `name`
-// is for profilers. False, and nothing is computed, if the library refuses GELU in this epilogue.
+// GELU's input, where it uses them. `name` is for profilers. False, and nothing is computed, if the library refuses GELU in this epilogue.
 template <class floatD, class floatX>
 bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
                   int64_t n, int64_t k, bool add, cudaStream_t stream,

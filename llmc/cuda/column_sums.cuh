@@ -11,10 +11,8 @@
 #include "llmc/cuda/common.cuh"
 
 // The parts of the sums over the rows of a matrix: part p has partials[p * stride + c] of column c.
-// parts 0: the matrix has not been summed, partials is scratch memory. SUMMED: the gradient of the
-// bias is there already.
+// parts 0: the matrix has not been summed, partials is scratch memory.
 struct ColumnSums {
-    static constexpr int64_t SUMMED = -1;
     float* partials;
     int64_t parts = 0, stride = 0;
 };

@@ -20,17 +20,16 @@ static void linear_forward(GPT2& model, int64_t l, int matrix, floatX* out, cons
                      C, OC, lora.rank, lora.scale(), stream, gelu_out);
 }
 // The gradients of inp, and of what trains; grad(tensor) of the layer, as train_gpt2.cu has it.
-// With dinp_bias, not null, what matmul_backward() says.
 template <class floatX, class Grad>
 static ColumnSums linear_backward(GPT2& model, int64_t l, int matrix, Grad grad, floatX* dinp, ColumnSums sums,
                                   const floatX* dout, const floatX* inp, int64_t rows, int64_t C, int64_t OC, bool add,
-                                  const floatX* pre_gelu = nullptr, floatX* dinp_bias = nullptr) {
+                                  const floatX* pre_gelu = nullptr) {
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const cudaStream_t stream = model.gpu->stream;
     const floatX* weight = param(matrix);
     if (!is_adapted(matrix, model.layout.config))
         return matmul_backward(dinp, grad(matrix), grad(matrix + 1), sums, dout, inp, weight, rows, C, OC, add, stream,
-                               pre_gelu, model.gpu->gelu_fusion.backward, dinp_bias);
+                               pre_gelu, model.gpu->gelu_fusion.backward);
     const int A = adapter_of(matrix);
     const LowRank& lora = model.layout.config.lora;
     return low_rank_backward(dinp, grad(A), grad(A + 1), sums.partials, dout, inp, weight, (const floatX*)param(A),

@@ -37,30 +37,23 @@ void matmul_forward(floatX* out, const floatX* inp, const floatX* weight, const 
 // dbias is computed from dout_sums; if the kernel that wrote dout has not left its sums there, from
 // dout. With pre_gelu, dinp is multiplied by the derivative of GELU: in the epilogue if fuse_gelu,
 // otherwise by a kernel of its own. Returns the sums of dinp, if that kernel has left them;
-// dout_sums.partials then holds them, with room for COLUMN_SUM_PARTS * max(C, OC). With fuse_gelu
-// and dinp_bias (C), not null, the epilogue writes there the gradient of the bias that was added to
-// pre_gelu, and SUMMED is returned.
+// dout_sums.partials then holds them, with room for COLUMN_SUM_PARTS * max(C, OC).
 template <class floatW, class floatX>
 ColumnSums matmul_backward(floatX* dinp, floatW* dweight, floatX* dbias, ColumnSums dout_sums, const floatX* dout,
                            const floatX* inp, const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
-                           cudaStream_t stream, const floatX* pre_gelu = nullptr, bool fuse_gelu = false,
-                           floatX* dinp_bias = nullptr) {
+                           cudaStream_t stream, const floatX* pre_gelu = nullptr, bool fuse_gelu = false) {
     const StreamRange in_stream(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatW)), stream);
     ColumnSums dinp_sums{dout_sums.partials};
-    if (dbias && dout_sums.parts != ColumnSums::SUMMED) {
+    if (dbias) {
         if (dout_sums.parts == 0) dout_sums = column_sums(dout_sums.partials, dout, rows, OC, stream);
         floatX* const no_second = nullptr;
         sum_parts(dbias, no_second, dout_sums, OC, add, stream);
     }
     if (dinp) {
         const floatX* const no_bias = nullptr;
-        const auto with_epilogue = [&](cublasLtEpilogue_t epilogue, const floatX* bias) {
-            return blas_product("matmul_backward_input_gelu", dinp, weight, false, dout, false, C, rows, OC, false,
-                                stream, epilogue, bias, pre_gelu);
-        };
-        bool fused = pre_gelu && fuse_gelu && dinp_bias && with_epilogue(CUBLASLT_EPILOGUE_DGELU_BGRAD, dinp_bias);
-        if (fused) dinp_sums.parts = ColumnSums::SUMMED;
-        else fused = pre_gelu && fuse_gelu && with_epilogue(CUBLASLT_EPILOGUE_DGELU, no_bias);
+        const bool fused = pre_gelu && fuse_gelu &&
+                           blas_product("matmul_backward_input_gelu", dinp, weight, false, dout, false, C, rows, OC,
+                                        false, stream, CUBLASLT_EPILOGUE_DGELU, no_bias, pre_gelu);
         if (!fused) blas_product("matmul_backward_input", dinp, weight, false, dout, false, C, rows, OC, false, stream);
         if (pre_gelu && !fused) dinp_sums = gelu_backward(dinp, dinp_sums.partials, dinp, pre_gelu, rows, C, stream);
     }

@@ -161,11 +161,9 @@ inline bool encodes(const Options& options) { return has_prompt(options) || vali
 
 // GELU in the epilogues of a GPU's matrix products: -ge; where that is -1, on Hopper in bf16 and
 // fp16, and in none elsewhere. But not in the forward pass where the backward pass recomputes GELU
-// alone: GELU of sums that are not rounded would need its product once more. Whether the backward
-// epilogue also leaves the gradient of the bias, a developer may say by setting the environment's
-// BIAS_IN_EPILOGUE: it is off until a GPU has shown that it is faster.
+// alone: GELU of sums that are not rounded would need its product once more.
 struct GeluFusion {
-    bool forward, backward, bias = getenv("BIAS_IN_EPILOGUE");
+    bool forward, backward;
 };
 inline GeluFusion gelu_fusion(const Options& o, int64_t recompute, bool hopper, bool in_16_bits) {
     if (o.gelu_fusion >= 0) return {o.gelu_fusion >= 1, o.gelu_fusion >= 2};
