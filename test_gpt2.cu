@@ -28,7 +28,6 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
     model.evaluate = evaluate, model.prefill = prefill, model.decode = decode;
     Options o = options;
     o.tf32 = 0, o.given.insert("--recompute");
-    if (o.gelu_fusion < 0) o.gelu_fusion = 0;  // where -1 fuses, levels of recomputation have other bits
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};
     sizes.recompute_every = o.recompute_every, sizes.end_of_text = o.end_of_text;
     sizes.compressed_activations = o.compress_activations;

@@ -177,7 +177,7 @@ void layer_recompute(GPT2& model, int64_t l, const Batch& batch) {
     if (level < 1) return;
     // The fused product applies GELU to sums that are not rounded: it is repeated, to get the same
     // bits.
-    if (model.gpu->gelu_fusion.forward && !is_adapted(FCW, model.layout.config)) expand(model, l, rows);
+    if (model.gpu->gelu_fusion >= 1 && !is_adapted(FCW, model.layout.config)) expand(model, l, rows);
     else gelu_forward(act(FCH_GELU), act(FCH), rows * 4 * C, stream);
 }
 

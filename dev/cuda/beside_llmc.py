@@ -1,20 +1,14 @@
-"""A step with default flags, beside what was measured of llm.c's on the same GPUs, and what a reviewer of the kernels
-expected of ours."""
+"""A step with default flags, beside what was measured of llm.c's on the same GPUs."""
 import copy
 import re
-import textwrap
 
-import cache_replay
 import held_out
-from chips import CHIPS, Machine
-from step_launches import MODELS, dry_run, plan_of, step_of
-from step_time import several_gpus, step_seconds, time_of
+from chips import CHIPS
+from step_launches import MODELS, plan_of, step_of
+from step_time import several_gpus, time_of
 
 MODEL, B = "d12", 64
 NAME = MODELS[MODEL][0]
-GELU_OPERANDS = {"164": 1, "192": 2}  # products with GELU in their epilogue, and with its derivative: what -ge is
-REVIEWED = {"recompute": 0, "gelu_fusion": 0}
-REVIEWER = {"H100 SXM": (138, 150), "A100 SXM 80GB": (295, 320)}  # ms from, to; of one GPU
 
 
 def with_flags(args, **flags):
@@ -24,12 +18,9 @@ def with_flags(args, **flags):
 
 
 def as_chosen(args, chip):
-    """The flags that the trainer takes where none is given but -b: -r by the plan on this GPU, -ge by its launches."""
+    """The flags that the trainer takes where none is given but -b: -r by the plan on this GPU, -ge 0."""
     plan, _, _ = plan_of(args.program, args.T, args.data, MODEL, B, ("-d", B * args.T, "--device", chip.peak_name))
-    args = with_flags(args, recompute=int(re.search(r"-r (\d)\*", plan)[1]), gelu_fusion=-1)
-    _, _, C, NH = MODELS[MODEL]
-    products = [words for words in dry_run(args, chip, C, NH, 2, B, 1) if words[0] == "product"]
-    return with_flags(args, gelu_fusion=max(GELU_OPERANDS.get(words[6], 0) for words in products))
+    return with_flags(args, recompute=int(re.search(r"-r (\d)\*", plan)[1]), gelu_fusion=0)
 
 
 def milliseconds(args, chip, codes):
@@ -52,38 +43,16 @@ def rows(args, codes):
         yield chip, one, f"| {chip.name} | {chosen} | {shown} | {figure.ms:.0f} | {figure.source} |"
 
 
-def reviewed(args, codes):
-    """For each chip of the reviewer's what he expected, the milliseconds that are modelled, and those with attention's
-    blocks in the order that they had then."""
-    args = with_flags(args, **REVIEWED)
-    for name, expected in REVIEWER.items():
-        chip = next(c for c in CHIPS if c.name == name)
-        then = Machine(chip, order=cache_replay.order_of("rows"))
-        yield (name, expected, milliseconds(args, chip, codes),
-               1e3 * step_seconds(step_of(chip, codes, args, MODEL, B), then))
-
-
 PAGE = f"""### Beside llm.c
 
 A step of {NAME}, B {B}, T 1024, with no flag given but -b; the second column says what the trainer chooses then. The
-two columns after it are this trainer's, modelled here (low / expected / high ms): **nobody has measured them**. The
-last but one is llm.c's (ms), on 8 GPUs, **measured by its users**: the last says who.
+two columns after it are this trainer's, modelled here (low / expected / high ms): **nobody has measured them**; an
+H200, which has more bandwidth, takes what the tables above say. The last but one is llm.c's (ms), on 8 GPUs,
+**measured by its users**: the last says who.
 
 | GPU | chosen | ours, one GPU, modelled | ours, 8 GPUs, 524,288 tokens, modelled | llm.c, these 8, measured | by whom |
 |---|---|---|---|---|---|"""
-REVIEW = """\
-On one GPU with `-r {recompute} -ge {gelu_fusion}` a reviewer of the kernels, before attention's blocks went by groups
-of heads, expected {said}. The ranges overlap, and the reviewer's are longer: which end is true is the first question
-that `scripts/gpu_day.sh` answers."""
-
-
-def review(found):
-    """What the page says of reviewed()."""
-    said = "; ".join(f"{first} to {last} ms on {name}, where {expected:.0f} are modelled, {low:.0f} to {high:.0f}, and "
-                     f"{then:.0f} with blocks in the order of then"
-                     for name, (first, last), (low, expected, high), then in found)
-    return textwrap.wrap(" ".join(REVIEW.format(**REVIEWED, said=said).split()), 120)
 
 
 def lines(args, codes):
-    return [*PAGE.splitlines(), *(row for _, _, row in rows(args, codes)), "", *review(reviewed(args, codes))]
+    return [*PAGE.splitlines(), *(row for _, _, row in rows(args, codes))]

@@ -262,14 +262,10 @@ def default_flags_beside_llmc(program):
     for chip, ms, line in beside_llmc.rows(args, codes):
         reached[chip.name] = ms[EXPECTED]
         expect(line in page, f"dev/MEASURED.md has not: {line}")
-        expect((" -ge 2` " in line) == (chip.arch == "90a") and "`-r 0 " in line, f"other flags are chosen: {line}")
+        expect("`-r 0 -ge 0` " in line, f"other flags are chosen: {line}")
     expect(reached.keys() == most.keys(), f"steps beside llm.c: {reached}")
     expect(all(reached[name] <= ms for name, ms in most.items()), f"{reached} ms with default flags, asked: {most}")
-    found = list(beside_llmc.reviewed(args, codes))
-    for text in (beside_llmc.PAGE, "\n".join(beside_llmc.review(found))):
-        expect(text in page, f"dev/MEASURED.md has not: {text}")
-    for name, (first, last), (low, expected, high), then in found:
-        expect(low < last and first < high and expected < then, f"{name}: the page says that the ranges overlap")
+    expect(beside_llmc.PAGE in page, f"dev/MEASURED.md has not: {beside_llmc.PAGE}")
     of_chip = lambda name: step_launches.dry_run(args, next(c for c in CHIPS if name in c.name), 768, 12, 2, 16, 1)
     scores = lambda rows, name: ["product", "50304", str(rows), "768"] in [words[:4] for words in of_chip(name)]
     expect(scores(16384, "A100") and scores(8192, "RTX 4090"), "scores do not come in chunks as the memory says")
@@ -340,12 +336,11 @@ def kernels_have_code_and_work(program):
 
 def what_is_recomputed(program):
     """GELU of all 3 layers once; with -r 1 that of the first 2 again, by its own kernel or, if -ge says so, by the
-    product. By default no product runs twice: on Hopper GELU is in the epilogues; where memory is short, a kernel."""
-    hopper = {"CUSIM_CAPABILITY": "90"}
+    product. By default no product runs twice."""
     for asked, environment, wanted in (
             ("-ge 0 -r 0", {}, (3, 3)), ("-ge 0 -r 1", {}, (5, 3)), ("-ge 2 -r 0", {}, (0, 3)),
-            ("-ge 2 -r 1", {}, (0, 5)), ("", {}, (3, 3)), ("", hopper, (0, 3)), ("-r 1", hopper, (5, 3)),
-            ("", {**hopper, "CUSIM_MEMORY_MIB": "2000"}, (5, 3))):
+            ("-ge 2 -r 1", {}, (0, 5)), ("", {}, (3, 3)), ("", {"CUSIM_CAPABILITY": "90"}, (3, 3)),
+            ("-r 1", {}, (5, 3)), ("", {"CUSIM_MEMORY_MIB": "2000"}, (5, 3))):
         flags = ["-e", "L3C64H1T64", "-t", "64", "-b", "1", "-x", "1", "-v", "0", "-s", "0", *asked.split(), "-i",
                  "dev/data/shakespeare_train.bin"]
         with tempfile.NamedTemporaryFile() as file:

@@ -93,8 +93,8 @@ double gpu_memory_bytes(const Options& o) {
 }
 
 // Without -r as little is recomputed as memory demands: level 1, or level 0 where its plan leaves
-// 2 GiB of a GPU to driver and libraries. Levels have the same bits, but where -ge is -1 on Hopper
-// (gelu_fusion() in options.h). With codes of activations each level has its own: then it is 1.
+// 2 GiB of a GPU to driver and libraries. Levels have the same bits; with codes of activations each
+// has its own: then it is 1.
 inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Options& o, double memory_bytes) {
     if (o.given.count("--recompute") || sizes.recompute != 1 || !sizes.training || sizes.compressed_activations) return;
     Sizes keeps_all = sizes;
@@ -164,7 +164,7 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
     Gpu& own = *model.gpu;
     name_ranges_for_profilers();
     const cudaDeviceProp gpu = choose_gpu(comm.rank % o.gpus_per_node);
-    own.gelu_fusion = gelu_fusion(o, s.recompute, gpu.major == 9, sizeof(floatX) == 2);
+    own.gelu_fusion = o.gelu_fusion;
     gpu_comm_start();
     check_free_memory(gpu_plan_rows(model, s, o));  // NCCL has taken its own
     own.allocated_bytes = plan_bytes(gpu_plan_rows(model, s, o));

@@ -38,7 +38,7 @@ struct Gpu {
     DocumentTiles documents;                // likewise
     DecayRanges decayed;
     WholeTensorTables whole_tensors;
-    GeluFusion gelu_fusion{};
+    int64_t gelu_fusion = 0;  // -ge
     GpuPhaseClock phases;
     StepGraphs graphs;
     Offload offload;

@@ -13,7 +13,7 @@ static void linear_forward(GPT2& model, int64_t l, int matrix, floatX* out, cons
     const cudaStream_t stream = model.gpu->stream;
     const floatX *weight = param(matrix), *bias = param(matrix + 1);
     if (!is_adapted(matrix, model.layout.config))
-        return matmul_forward(out, inp, weight, bias, rows, C, OC, stream, gelu_out, model.gpu->gelu_fusion.forward);
+        return matmul_forward(out, inp, weight, bias, rows, C, OC, stream, gelu_out, model.gpu->gelu_fusion >= 1);
     const int A = adapter_of(matrix);
     const LowRank& lora = model.layout.config.lora;
     low_rank_forward(out, inp, weight, bias, (const floatX*)param(A), (const floatX*)param(A + 1), act(LOW_RANK), rows,
@@ -29,7 +29,7 @@ static ColumnSums linear_backward(GPT2& model, int64_t l, int matrix, Grad grad,
     const floatX* weight = param(matrix);
     if (!is_adapted(matrix, model.layout.config))
         return matmul_backward(dinp, grad(matrix), grad(matrix + 1), sums, dout, inp, weight, rows, C, OC, add, stream,
-                               pre_gelu, model.gpu->gelu_fusion.backward);
+                               pre_gelu, model.gpu->gelu_fusion >= 2);
     const int A = adapter_of(matrix);
     const LowRank& lora = model.layout.config.lora;
     return low_rank_backward(dinp, grad(A), grad(A + 1), sums.partials, dout, inp, weight, (const floatX*)param(A),

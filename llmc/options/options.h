@@ -159,18 +159,6 @@ inline bool validates_on_text(const Options& options) { return validates(options
 // True if the run turns text into tokens.
 inline bool encodes(const Options& options) { return has_prompt(options) || validates_on_text(options); }
 
-// GELU in the epilogues of a GPU's matrix products: -ge; where that is -1, on Hopper in bf16 and
-// fp16, and in none elsewhere. But not in the forward pass where the backward pass recomputes GELU
-// alone: GELU of sums that are not rounded would need its product once more.
-struct GeluFusion {
-    bool forward, backward;
-};
-inline GeluFusion gelu_fusion(const Options& o, int64_t recompute, bool hopper, bool in_16_bits) {
-    if (o.gelu_fusion >= 0) return {o.gelu_fusion >= 1, o.gelu_fusion >= 2};
-    const bool fuses = hopper && in_16_bits, gelu_again = recompute == 1 || recompute == 2;
-    return {fuses && !gelu_again, fuses};
-}
-
 inline std::string option_text(const Options& options, const OptionRow& row) {
     if (row.text) return options.*row.text;
     return row.whole ? std::to_string(options.*row.whole) : format("%g", options.*row.real);

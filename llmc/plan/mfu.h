@@ -65,8 +65,6 @@ inline const GpuPeak* find_gpu(const char* device) {
     }
     return best;
 }
-// Whether a GPU is a Hopper, of compute capability 9.
-inline bool is_hopper(const GpuPeak& gpu) { return strstr(gpu.name, "H100") || strstr(gpu.name, "H200"); }
 inline double peak_flops_of(const GpuPeak& gpu, bool bf16, bool tf32) {
     return 1e12 * (bf16 ? gpu.bf16_tflops : tf32 ? gpu.tf32_tflops : gpu.fp32_tflops);
 }

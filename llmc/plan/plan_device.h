@@ -8,7 +8,6 @@
 struct PlanDevice {
     std::string name;
     double flops_s = 0, bytes_s = 0, memory_bytes = 0;
-    bool hopper = false;
     double least_flops_s = 0;  // of several measurements, the best of which is flops_s; 0: not measured
 
     // Whether the measurements differ by more than a tenth: then all times are rough.
@@ -18,7 +17,7 @@ struct PlanDevice {
 constexpr double DRIVER_BYTES = GIB;  // of a GPU's memory, left to its driver
 
 inline PlanDevice device_of(const GpuPeak& gpu, const std::string& name, bool bf16, bool tf32) {
-    return {name, peak_flops_of(gpu, bf16, tf32), 1e9 * gpu.memory_gb_s, GIB * gpu.memory_gib, is_hopper(gpu)};
+    return {name, peak_flops_of(gpu, bf16, tf32), 1e9 * gpu.memory_gb_s, GIB * gpu.memory_gib};
 }
 
 // "312,2039,80": three numbers above 0, separated by commas. False if the text is anything else.

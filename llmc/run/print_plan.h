@@ -177,7 +177,7 @@ inline TimeBound step_bound(const Options& o, const Sizes& s, const PlanDevice& 
     if (!s.training) return {};
     const int64_t norm_elems = model.layout.total_elems() / s.slices();
     const int64_t update_elems = model.slice.state_elems(model.layout);
-    const bool fuses_gelu = s.gpu && gelu_fusion(o, s.recompute, device.hopper, model.format != FORMAT_FP32).forward;
+    const bool fuses_gelu = s.gpu && o.gelu_fusion >= 1;
     const auto kernels =
         step_kernels(s, model.optimizer, norm_elems, update_elems, has_master(model.format, o), fuses_gelu);
     TimeBound bound = time_bound(kernels, device);
