@@ -75,8 +75,8 @@ def table(rows, origin):
     return "\n".join(lines)
 
 
-def write_table(gpu, rows, origin):
-    write_of_machine(ROOT / MEASURED, "gpu bench", gpu, table(rows, f"on {gpu}, {origin}"))
+def write_table(gpu, rows, origin, below=""):
+    write_of_machine(ROOT / MEASURED, "gpu bench", gpu, f"{table(rows, f'on {gpu}, {origin}')}\n\n{below}".strip())
 
 
 def main():

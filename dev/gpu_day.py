@@ -26,6 +26,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import textwrap
 import time
 import zlib
 
@@ -192,16 +193,48 @@ def summary(day):
     return "\n".join(lines)
 
 
+# What the page says below the steps; the rest is in the file that is kept.
+SAID = {"torch_attention": "Attention of a layer at B 16 by PyTorch's back ends, forward and backward: ",
+        "products": "cuBLASLt's algorithms for the products of steps: ", "gelu_fusion": "GELU in epilogues, ",
+        "cuda_graph": "CUDA graphs, ", "defaults_64": "200 steps at B 64 with default flags: ",
+        "same_bits": "", "curve": "On Shakespeare ", "features": "Short trainings with one feature each: "}
+
+
+def found_text(day):
+    """Below the table of steps: what the parts have said, and how many found all right."""
+    parts = {name: r for name, r in day["parts"].items() if r["status"] != "skipped"}
+    lines = [f"- {before}{parts[name]['said']}." for name, before in SAID.items() if name in parts]
+    checks = [r["said"] for name, r in parts.items() if name.startswith("tests_") and r["status"] == "done"]
+    passed = sum(int(text.split()[0]) for text in checks)
+    clean = [name.split("_")[1] for name, r in parts.items() if name.startswith("sanitizer_") and " 0 " in r["said"]]
+    lines.append(f"- {passed} tests of kernels and model pass, in bf16, fp32 and fp16; compute-sanitizer finds nothing "
+                 f"({', '.join(clean)}).")
+    return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
+
+
+def keep(day):
+    """What is worth keeping of a day, for the model of a step and whoever asks: a file of the repository."""
+    kept = {key: day[key] for key in ("gpu", "cuda", "date", "steps", "kernels", "products", "questions")}
+    kept["counters"] = day["parts"].get("ncu", {}).get("counters", {})
+    kept["parts"] = {name: {key: r[key] for key in ("status", "seconds", "said") if key in r}
+                     for name, r in day["parts"].items()}
+    path = ROOT / "dev/cuda/measured" / (day["gpu"].replace(" ", "_") + ".json")
+    lines = [f' "{key}": {json.dumps(value)}' for key, value in kept.items()]
+    replace(path, "{\n" + ",\n".join(lines) + "\n}\n")
+
+
 def write_tables(args, day):
     import bench_gpu
     import bench_table
-    bench_gpu.write_table(day["gpu"], day["steps"], f"{day['cuda']}, {day['date']}, by `scripts/gpu_day.sh`")
+    keep(day)
+    origin = f"{day['cuda']}, {day['date']}, by `scripts/gpu_day.sh`"
+    steps = sorted(day["steps"], key=lambda r: (r["model"], r["B"], not r["who"].startswith("this trainer")))
+    bench_gpu.write_table(day["gpu"], steps, origin, found_text(day))
     lab = ROOT / "dev/cuda/README.md"
     for ladder in day["ladders"]:
         for name in dict.fromkeys(r["bench"] for r in ladder["results"] if r["main"]):
             bench_table.write_ladder(lab, lab.parent / "charts", name, ladder)
-    print("written; this puts the model beside it: "
-          f"python3 dev/cuda/step_model.py --write --measured {args.state}/gpu_day.json")
+    print("written; this puts the model beside it: python3 dev/cuda/step_model.py --stored --write")
 
 
 def main():

@@ -16,6 +16,8 @@ import shakespeare_curve
 from children import have
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "dev/cuda"))
+import counters  # noqa: E402
 LADDERS = ["attention_forward", "attention_backward", "matmul", "matmul_backward", "layernorm", "gelu", "classifier",
            "encoder", "adamw", "global_norm"]
 
@@ -491,7 +493,8 @@ def ncu(day):
     if not re.search('^"', text, re.M) or "==ERROR==" in text:
         raise RuntimeError("ncu measures nothing: " + " ".join(text.strip().splitlines()[-2:]))
     (day.state / "ncu.csv").write_text(text)
-    return {"unknown": unknown, "said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv" +
+    return {"unknown": unknown, "counters": counters.read(text),
+            "said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv" +
             (f"; unknown here: {', '.join(unknown)}" if unknown else "")}
 
 

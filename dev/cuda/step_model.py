@@ -33,6 +33,7 @@ import time  # noqa: E402
 
 import beside_llmc  # noqa: E402
 import cache_replay  # noqa: E402
+import counters  # noqa: E402
 import held_out  # noqa: E402
 import step_graphs  # noqa: E402
 from assumptions import GENERAL, shown  # noqa: E402
@@ -188,12 +189,27 @@ def write(args, codes):
         [f"**Predicted, not measured.** {origin}", "", f"GPT-2 in {conditions(args)}:", "", *table, "",
          *beside_llmc.lines(args, codes), "", *held_out.lines(args, codes), "", "### What is assumed", "",
          held_out.ASSUMED, "", *assumption_table(codes, args), ""]))
-    chip = next(c for c in CHIPS if c.name.startswith("H100"))
+    chip = next((c for c in CHIPS if c.name in kernels), next(c for c in CHIPS if c.name.startswith("H100")))
     args.chips, args.models = [chip], list(MODELS)
     per_kernel = kernel_table(args, chip, step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
     write_between(ROOT / "dev/cuda/README.md", "step model", "\n".join(
         [f"**Predicted, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, {conditions(args)}:", "", *per_kernel,
-         "", *scaling_table(codes, args, [1, 8, 16, 64]), ""]))
+         "", *scaling_table(codes, args, [1, 8, 16, 64]), "", *counters_text(args, chip, codes)]))
+
+
+def counters_text(args, chip, codes):
+    """What Nsight Compute counted on this chip in steps at B 16, beside the bytes that are modelled."""
+    days = [day for day in (json.loads(pathlib.Path(path).read_text()) for path in args.measured)
+            if day.get("counters") and chip.peak_name in day["gpu"]]
+    if not days:
+        return []
+    kernels = kernels_of(step_of(chip, codes, args, "d12", 16), Machine(chip))
+    modelled = {name.removeprefix("residual_"): 1e-6 * k.bytes / k.calls for name, k in kernels.items()
+                if name not in ("layernorm_forward", "adamw", "global_norm", "round_gradients")}
+    return [f"**Measured** on {days[0]['gpu']}, {days[0]['date']}, by Nsight Compute: a launch of each kernel, 2 layers of "
+            "124M at B 16, medians. Memory's",
+            "bandwidth, multiprocessors and warps are shares of what the chip could; the products of cuBLASLt are one row.",
+            "", *counters.table(days[0]["counters"], modelled), ""]
 
 
 def parse():
@@ -216,7 +232,8 @@ def parse():
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
     parser.add_argument("--graphs", action="store_true", help="a table of what CUDA graphs save")
     parser.add_argument("--counts", metavar="FILE")
-    parser.add_argument("--measured", nargs="*", default=[], metavar="FILE")
+    parser.add_argument("--measured", nargs="*", default=sorted((ROOT / "dev/cuda/measured").glob("*.json")),
+                        metavar="FILE", help="of scripts/gpu_day.sh; unless given, those in dev/cuda/measured")
     parser.add_argument("--write", action="store_true", help="put the tables into the pages, store the machine code")
     args = parser.parse_args()
     args.models = args.model.split(",")
