@@ -124,7 +124,8 @@ gpu_day_BF16 gpu_day_FP32 gpu_day_FP16: gpu_day_%:
 	+$(GPU_DAY_MAKE)/$* PRECISION=$* $(GPU_DAY)/$*/train_gpt2cu $(GPU_DAY)/$*/test_gpt2cu
 gpu_day_ladders:
 	+$(GPU_DAY_MAKE)/ladders $(ALL_RUNGS:%=$(GPU_DAY)/cuda/%)
-gpu_day_programs: gpu_day_BF16 gpu_day_FP32 gpu_day_FP16 gpu_day_ladders   ## what scripts/gpu_day.sh runs (nvcc; GPU_ARCH, make -j)
+GPU_DAY_PARTS = gpu_day_BF16 gpu_day_FP32 gpu_day_FP16 gpu_day_ladders
+gpu_day_programs: $(GPU_DAY_PARTS)    ## what scripts/gpu_day.sh runs (nvcc; GPU_ARCH, make -j)
 gpu_day_programs: $(DATA) build/host/tokenize
 	build/host/tokenize --bytes 1 $(TEXTS) --val-split tail -o $(GPU_DAY)/bytes
 	cp $(firstword $(DATA)) $(GPU_DAY)/ && rm -rf $(GPU_DAY)/objects $(GPU_DAY)/*_val.bin && du -sh $(GPU_DAY)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The table of speed in README.md: six rows of those in dev/MEASURED.md, this trainer beside the fastest of PyTorch's.
+"""The table of speed in README.md: some rows of those in dev/MEASURED.md, this trainer beside the fastest of PyTorch's.
 
     dev/first_page.py             writes it again, as dev/bench.py --write does
     dev/first_page.py --check     exit 1 if it is not what dev/MEASURED.md says
@@ -26,6 +26,9 @@ ROWS = [
     ("reading a prompt of 512 tokens, bf16", "generation", "avx512-bf16", "prompt of 512 tokens, the first",
      "this trainer, bf16", "PyTorch .*, bf16"),
 ]
+# Of scripts/gpu_day.sh: what README calls it, the GPU, the shape there.
+GPU_ROWS = [("training step of GPT-2 124M, 64 x 1024 tokens, bf16", "NVIDIA H200", "d12 (64,1024)"),
+            ("training step of GPT-2 124M, 16 x 1024 tokens, bf16", "NVIDIA H200", "d12 (16,1024)")]
 
 
 def block(text, name):
@@ -52,12 +55,27 @@ def row(measured, shown, part, kind, what, ours, others):
     return [shown, f"{name}, {origin[3].split(', ')[-1]}", mine[0], best[0], ratio[1]], origin[1], origin[4]
 
 
+def gpu_row(measured, shown, gpu, what):
+    """The cells of a row, and when it was measured."""
+    table = block(measured, f"gpu bench {gpu}")
+    origin = re.search(rf"^Measured on {gpu}, .*, (\S+), by", table, re.M)
+    rows = rf"^\| {re.escape(what)} \| (this trainer|PyTorch).*? \| ([\d.,]+) ms \|"
+    times = dict(re.findall(rows, table, re.M))
+    if not origin or len(times) != 2:
+        sys.exit(f"{MEASURED} has no rows `{what}` of both trainers on {gpu}, which README shows")
+    ours, theirs = times["this trainer"], times["PyTorch"]
+    return [shown, gpu, f"{ours} ms", f"{theirs} ms", f"{number(theirs) / number(ours):.2f}"], origin[1]
+
+
 def speed_table(measured):
     rows = [row(measured, *columns) for columns in ROWS]
+    on_gpus = [gpu_row(measured, *columns) for columns in GPU_ROWS]
     days, threads = (sorted(set(column)) for column in list(zip(*rows))[1:])
-    return "\n".join([f"Minima, on {' and '.join(threads)}, measured {', '.join(days)} by `make bench`.", "",
-                      "| | CPU | this trainer | PyTorch, its fastest mode | times ours |", "|---|---|---|---|---|",
-                      *("| " + " | ".join(cells) + " |" for cells, *_ in rows)])
+    gpu_days = sorted({day for _, day in on_gpus})
+    return "\n".join([f"Minima; CPUs with {' and '.join(threads)}, measured {', '.join(days)} by `make bench`; the GPU, "
+                      f"{', '.join(gpu_days)}, by", "`scripts/gpu_day.sh`.", "",
+                      "| | on | this trainer | PyTorch, its fastest mode | times ours |", "|---|---|---|---|---|",
+                      *("| " + " | ".join(cells) + " |" for cells, *_ in [*on_gpus, *rows])])
 
 
 def write_speed(root=ROOT):

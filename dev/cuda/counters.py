@@ -1,4 +1,4 @@
-"""What Nsight Compute counts of the kernels of a step, as a table beside what the model of a step says of their bytes."""
+"""What Nsight Compute counts of the kernels of a step, beside what the model of a step says of their bytes."""
 import csv
 import re
 import statistics
@@ -12,7 +12,7 @@ LIBRARY = re.compile("nvjet|cutlass|cublas|gemm|splitK")
 
 
 def read(text):
-    """Kernel -> its counters, the median of its launches; of ncu's CSV. Kernels of cuBLASLt count as one, `products`."""
+    """Kernel -> its counters, medians of its launches; of ncu's CSV. Kernels of cuBLASLt count as one, `products`."""
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
     head, units, rows = rows[0], rows[1], rows[2:]
     found = {}
@@ -26,8 +26,8 @@ def read(text):
             unit = units[head.index(column)]
             value = float(row[column].replace(",", "")) * SCALE.get(key, {}).get(unit, 1)
             found.setdefault(name, {}).setdefault(key, []).append(value)
-    return {name: {"launches": len(of["us"]), **{key: round(statistics.median(values), 3) for key, values in of.items()}}
-            for name, of in found.items() if "us" in of}
+    medians = lambda of: {key: round(statistics.median(values), 3) for key, values in of.items()}
+    return {name: {"launches": len(of["us"]), **medians(of)} for name, of in found.items() if "us" in of}
 
 
 def table(counters, modelled):

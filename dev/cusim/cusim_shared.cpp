@@ -90,7 +90,8 @@ void check_hinted(const void* p, size_t bytes, Location location) {
     check_alignment(p, bytes, location);
     const char* const shared = worker->shared;
     if (p >= shared && p < shared + SHARED_REGION_BYTES)
-        fail(location, "a load or store with a cache hint, which is for global memory, has an address in shared memory");
+        fail(location,
+             "a load or store with a cache hint, which is for global memory, has an address in shared memory");
 }
 
 // -------------------------------------------------------------------------------------------------

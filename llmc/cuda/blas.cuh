@@ -193,7 +193,8 @@ inline uint32_t common_alignment(const void* a, const void* b, const void* c) {
 }
 
 // D (m, n) = alpha op(A) op(B), or += if add, then the epilogue, with bias (m) and aux (m, n),
-// GELU's input, where it uses them. `name` is for profilers. False, and nothing is computed, if the library refuses GELU in this epilogue.
+// GELU's input, where it uses them. `name` is for profilers. False, and nothing is computed, if the
+// library refuses GELU in this epilogue.
 template <class floatD, class floatX>
 bool blas_product(const char* name, floatD* D, const floatX* A, bool transA, const floatX* B, bool transB, int64_t m,
                   int64_t n, int64_t k, bool add, cudaStream_t stream,

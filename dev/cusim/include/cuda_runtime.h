@@ -106,7 +106,8 @@ __forceinline__ T atomicAdd(T* p, std::common_type_t<T> value) {
     return memcpy(&before, &there, 4), before;
 }
 
-// Loads and stores with cache hints, which mean nothing here; they must be aligned and in global memory.
+// Loads and stores with cache hints, which mean nothing here; they must be aligned and in global
+// memory.
 template <class T>
 T __ldcs(const T* p, cusim::Location location = CUSIM_HERE) {
     cusim::check_hinted(p, sizeof(T), location);
