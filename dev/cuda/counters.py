@@ -14,6 +14,8 @@ LIBRARY = re.compile("nvjet|cutlass|cublas|gemm|splitK")
 def read(text):
     """Kernel -> its counters, medians of its launches; of ncu's CSV. Kernels of cuBLASLt count as one, `products`."""
     rows = list(csv.reader(line for line in text.splitlines() if line.startswith('"')))
+    if len(rows) < 3:
+        return {}
     head, units, rows = rows[0], rows[1], rows[2:]
     found = {}
     for row in rows:

@@ -208,9 +208,9 @@ def counters_text(args, chip, codes):
                 if name not in ("layernorm_forward", "adamw", "global_norm", "round_gradients")}
     day = days[0]
     return [f"**Measured** on {day['gpu']}, {day['date']}, by Nsight Compute: a launch of each kernel, 2 layers of "
-            "124M at B 16,", "medians. Memory's bandwidth, multiprocessors and warps are shares of what the chip could; the "
-            "products of cuBLASLt are", "one row.",
-            "", *counters.table(day["counters"], modelled), ""]
+            "124M at B 16,",
+            "medians. Memory's bandwidth, multiprocessors and warps are shares of what the chip could; the products of "
+            "cuBLASLt are", "one row.", "", *counters.table(day["counters"], modelled), ""]
 
 
 def parse():

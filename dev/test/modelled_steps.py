@@ -271,24 +271,8 @@ def default_flags_beside_llmc(program):
     expect(scores(16384, "A100") and scores(8192, "RTX 4090"), "scores do not come in chunks as the memory says")
 
 
-def embedding_gradient(machine):
-    """What the page says of the product that adds to sums in fp32."""
-    shape = 768, 50304, 8192
-    seconds = lambda m: product_seconds(m, *shape, 4, True, 0)[0]
-    tflops = lambda s: 2e-12 * shape[0] * shape[1] * shape[2] / s
-    expected, found = step_time.moves(machine.chip, None, seconds)
-    high, middle, low = map(tflops, step_time.in_range(expected, found))
-    long_end = lambda name: next(tflops(expected + found[a][1]) for a in found if a.name == name)
-    share = lambda name, end: f"{next(a.values[end] for a in found if a.name == name):.0%}"
-    seconds_of_step = 4 * product_seconds(machine, 768, 50304, 16384, 4, True, 0)[0]
-    yield f"{middle:.0f} TFLOP/s, {low:.0f} to {high:.0f} in its range"
-    yield (f"{long_end('product'):.0f} if cuBLAS reached {share('product', LONG)} of the peak in place of "
-           f"{share('product', EXPECTED)}, {long_end('not_hidden'):.0f} if half")
-    yield f"at 540 a step of B 64 would take {1e3 * seconds_of_step * (middle / 540 - 1):.1f} ms more"
-
-
 def pages_say_what_is_modelled():
-    """The figures of the two paragraphs that explain attention, and the texts beside the tables."""
+    """The figures of the paragraphs that explain attention, and the texts beside the tables."""
     code = json.loads(step_launches.STORED.read_text())["90a"]
     forward = next(c for symbol, c in code.items() if "attention_forward_kernelILi64ELi64ELi2E" in symbol)
     one, two = forward["together"]["H100 SXM"][:2]
@@ -302,8 +286,7 @@ def pages_say_what_is_modelled():
     page = " ".join((ROOT / "dev/cuda/README.md").read_text().split())
     for said in (f"take {two} clocks for a tile each of the forward pass, where one alone takes {one}, and the tensor "
                  f"cores need {tensor:.0f}", f"B 64 these are {64 * 1024 * 2 * 768 * 2 / 1e6:.0f} MB",
-                 f"{1e-9 * read[0]:.1f} GB a layer in place of the {1e-9 * read[1]:.1f} GB",
-                 *embedding_gradient(machine)):
+                 f"{1e-9 * read[0]:.1f} GB a layer in place of the {1e-9 * read[1]:.1f} GB"):
         expect(said in page, f"dev/cuda/README.md has not: {said}")
     page = (ROOT / "dev/MEASURED.md").read_text()
     for text in (held_out.PAGE, held_out.ASSUMED):

@@ -39,9 +39,16 @@ def first_page_has_the_fastest():
                 for mode, ms, ratio in ("slow", "10,200", "10.20"), ("fast", "9,900", "9.90"):
                     measured += f"| {what} | {others.replace('.*', mode)} | {ms} ms | 9 ms | | {ratio} times ours |\n"
         measured += f"<!-- bench {part} {kind} end -->\n"
+    for gpu in dict.fromkeys(gpu for _, gpu, _ in first_page.GPU_ROWS):
+        measured += f"<!-- gpu bench {gpu} begin -->\nMeasured on {gpu}, CUDA 13.0, 2026-03-04, by me.\n\n"
+        for what in [what for _, its_gpu, what in first_page.GPU_ROWS if its_gpu == gpu]:
+            measured += f"| {what} | this trainer, bf16 | 10.00 ms | 11.00 ms |\n"
+            measured += f"| {what} | PyTorch tuned, bf16 | 15.00 ms | 11.00 ms |\n"
+        measured += f"<!-- gpu bench {gpu} end -->\n"
     table = first_page.speed_table(measured)
     assert table.count("| Intel Machine, AMX | 1,000 ms | 9,900 ms | 9.90 |\n") == len(first_page.ROWS) - 1, table
-    assert table.startswith("Minima, on 2 threads, measured 2026-01-02 by"), table
+    assert table.count(" | 10.00 ms | 15.00 ms | 1.50 |\n") == len(first_page.GPU_ROWS), table
+    assert table.startswith("Minima; CPUs with 2 threads, measured 2026-01-02 by") and "2026-03-04" in table, table
     try:
         first_page.speed_table(measured.replace("| this trainer, bf16 |", "| another |"))
         raise AssertionError("a row that was not measured was accepted")
