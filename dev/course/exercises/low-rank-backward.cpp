@@ -69,8 +69,8 @@ void judge(Judge& j, decltype(task::low_rank_backward)* low_rank_backward) {
         j.sizes("rows %d, C %d, OC %d, R %d%s", (int)rows, (int)C, (int)OC, (int)R,
                 small ? ", by finite differences" : "");
         const float scale = 0.5f;
-        const std::vector<float> x = j.random(rows * C), W = j.random(OC * C), A = j.random(R * C), B = j.random(R * OC),
-                                 dout = j.random(rows * OC);
+        const std::vector<float> x = j.random(rows * C), W = j.random(OC * C), dout = j.random(rows * OC);
+        const std::vector<float> A = j.random(R * C), B = j.random(R * OC);
         std::vector<float> dx = begins(rows * C), da = begins(R * C), db = begins(R * OC);
         const int64_t room = 4 * (8 * rows * (R + C + OC) + 8 * (C + OC));
         const auto call = [&, rows = rows, C = C, OC = OC, R = R] {

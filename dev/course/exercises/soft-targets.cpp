@@ -39,7 +39,7 @@ void judge(Judge& j, decltype(task::soft_targets)* soft_targets) {
                {"times", "scores are multiplied by t: that makes the teacher surer, and it is to become less sure."},
                {"powers", "t divides the exponentials, where it cancels; it divides the scores."},
                {"bits", "the entropy is in bits: log is the natural logarithm here."},
-               {"sign", "the entropy is negative: the logarithms of probabilities are, and a minus stands before them."},
+               {"sign", "the entropy is negative: logarithms of probabilities are, and a minus stands before them."},
                {"infinite", "exponentials overflow or all vanish: take the largest score out of all of them first."}};
     for (int64_t n : {2, 7, 300})
         for (float t : {1.0f, 2.0f, 0.5f})
@@ -67,7 +67,8 @@ void judge(Judge& j, decltype(task::soft_targets)* soft_targets) {
                             }
                             for (double& p : found) p /= sum;
                             const double nats = std::log(sum) - weighted / sum;
-                            return {found, {wrong == "bits" ? nats / std::log(2.0) : wrong == "sign" ? -nats : nats, 1}};
+                            const double unit = wrong == "bits" ? std::log(2.0) : wrong == "sign" ? -1 : 1;
+                            return {found, {nats / unit, 1}};
                         });
             }
 }
