@@ -107,13 +107,13 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
     }
 }
 
-// The tokens (B,T) of a batch, on the device, to lnf (B,T,C).
-void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
+// The tokens (B,T) of a batch, which are on the device, to lnf (B,T,C).
+void forward_to_lnf(GPT2& model, const int* tokens, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
     const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     const cudaStream_t stream = model.gpu->stream;
     fetch_weights<floatX>(model, L, 0);
-    encoder_forward(act(ENCODED), model.ints(INPUTS), param(WTE), param(WPE), B, T, C, 0, stream);
+    encoder_forward(act(ENCODED), tokens, param(WTE), param(WPE), B, T, C, 0, stream);
     dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
     forward_layers(model, 0, L, batch, leaves);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
@@ -129,14 +129,15 @@ void forward(GPT2& model, const Batch& batch) {
     const Range range("forward");
     const GPT2Config& c = model.layout.config;
     const int64_t rows = batch.B * batch.T;
-    const cudaStream_t stream = model.gpu->stream;
     by_graph(model, FORWARD_PASS, batch, [&] {
         const auto [param, act, act32] = of_layer<floatX>(model, 0);
-        forward_to_lnf(model, batch, LEAVES_CODES);
+        if (model.teacher) forward_to_lnf(*model.teacher, model.ints(INPUTS), {batch.x, batch.y, batch.B, batch.T});
+        forward_to_lnf(model, model.ints(INPUTS), batch, LEAVES_CODES);
         free_place(model, c.L);  // the gradient of wte is written next
         classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS),
-                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), stream);
-        loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, stream);
+                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), model.gpu->stream,
+                   teacher_of<floatX>(model));
+        loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, model.gpu->stream);
     });
 }
 
@@ -147,7 +148,7 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     floatX* const none = nullptr;
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
     upload<floatX>(model, {x, y, B, T}, false);
-    forward_to_lnf(model, {x, y, B, T});
+    forward_to_lnf(model, model.ints(INPUTS), {x, y, B, T});
     classifier(act32(LOSSES), none, nullptr, act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), B * T,
                model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.gpu->stream);
     copy_to_host(losses, act32(LOSSES), B * T * sizeof(float), model.gpu->stream);
@@ -368,7 +369,7 @@ const float* logits_of(GPT2& model, const floatX* lnf) {
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
     upload<floatX>(model, {tokens, tokens, 1, n}, false);
-    forward_to_lnf(model, {tokens, tokens, 1, n}, LEAVES_CACHE);
+    forward_to_lnf(model, model.ints(INPUTS), {tokens, tokens, 1, n}, LEAVES_CACHE);
     return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
 }
 

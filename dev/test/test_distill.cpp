@@ -254,9 +254,22 @@ static void refusals() {
     std::string infinite = whole;
     memset(&infinite[5000], 0xff, 4);
     write_whole(dir("cut.bin"), infinite), EXPECT(refused("--teacher " + dir("cut.bin"), 1, "not finite"));
-    start_test("a GPU's trainer refuses a teacher in one sentence");
-    const Outcome r = run(tiny_run(SIM32, "-x 1 " + taught()));
-    EXPECT(r.status == 2 && one_line(r.err) && contains(r.err, "--teacher"));
+}
+static void on_gpus() {
+    start_test("with a teacher: the simulated GPU's numbers are the CPU's, the same bits at any -r and in a graph");
+    for (const std::string flags : {"", "--distill 1 --distill-temperature 4 ", "--lora 3 "}) {
+        const std::string all = taught() + flags + "-d 64 ";
+        EXPECT(trains(all + in("a")) && passed(run(tiny_run(SIM32, FLAGS + all + in("b")))));
+        EXPECT(difference("a", "b") < 3e-5);  // a divergence alone is a small difference of sums
+    }
+    const std::string all = FLAGS + taught() + "-d 64 ";
+    EXPECT(trains(taught() + "-d 64 " + in("a")) && passed(run(tiny_run(SIM16, all + in("b")))));
+    EXPECT(difference("a", "b") < 0.02);
+    for (const char* more : {"-r 0", "-r 3", "--cuda-graph 1", "-x 2"}) {
+        EXPECT(passed(run(tiny_run(SIM16, all + more + in("c")))));
+        if (more == std::string("-x 2")) EXPECT(passed(run(SIM16 + " -y 1 -x 3" + in("c"))));
+        EXPECT(same_files(weights("b", 3), weights("c", 3)) && same_files(state("b", 3), state("c", 3)));
+    }
 }
 
 // test_distill [GROUP...]: all tests, or those of the functions named.
@@ -269,6 +282,7 @@ int main(int argc, char** argv) {
     if (wanted("plans")) plans();
     if (wanted("micro_steps")) micro_steps();
     if (wanted("same_bits")) same_bits();
+    if (wanted("on_gpus")) on_gpus();
     if (!wanted("processes")) return report_and_clean();
     if (run(std::string(MPIRUN) + "-np 2 true").status != 0 ||
         !contains(run(several(CPU, 2, "-x 1")).out, "step    1/1"))

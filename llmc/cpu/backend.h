@@ -112,7 +112,11 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
             rows.push_back({"scratch", "slices received", "1/P of gradients", received_elems(model) * 4});
     }
     plan_activations(rows, s);
-    if (model.teacher) plan_teacher(rows, *model.teacher);
+    if (model.teacher) {
+        plan_teacher(rows, *model.teacher);
+        const int64_t largest = largest_tensor_elems(model.teacher->layout.config);
+        rows.push_back({"teacher", "weights on load", "one tensor", largest * 4});
+    }
     if (s.training && offloads(o, "activations")) plan_offloaded(rows, activation_layout(s));
     const bool split = device.splits_fp32;
     if (transposed_bytes() > 0)
@@ -122,9 +126,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     // Weights are read one tensor at a time, as fp32. A run that trains has room for that in its
     // gradients, whose memory is untouched until the first backward pass; or beside codes in its
     // activations, if they are enough.
-    int64_t largest = 0;
-    for (int i = 0; i < NUM_TENSORS && (!s.training || model.codes); i++)
-        largest = std::max(largest, tensor_elems(i, s.config) * 4);
+    int64_t largest = !s.training || model.codes ? largest_tensor_elems(s.config) * 4 : 0;
     for (const PlanRow& row : rows)
         if (s.training && (row.category == "gradients" || row.category == "activations" || row.category == "scratch"))
             largest -= row.bytes;

@@ -15,6 +15,7 @@
 #include "llmc/cuda/nvml.cuh"
 #include "llmc/cuda/offload_memory.cuh"
 #include "llmc/cuda/prune.cuh"
+#include "llmc/cuda/teacher.cuh"
 #include "llmc/model/kept_codes.h"
 #include "llmc/plan/mfu.h"
 #include "llmc/plan/plan_memory.h"
@@ -75,6 +76,7 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
             rows.push_back({"scratch", "pieces, sums", "of tensors", model.gpu->whole_tensors.bytes()});
     }
     plan_activations(rows, s);
+    if (model.teacher) plan_teacher(rows, *model.teacher);
     return rows;
 }
 
@@ -108,7 +110,6 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported<floatX>(sizes, o);
     if (weight_format(o.weights))
         usage_error("--weights %s is for CPUs; ./train_gpt2_cpu takes it, and none is accepted here", o.weights);
-    if (model.teacher) usage_error("--teacher %s is for CPUs; ./train_gpt2_cpu takes it", o.teacher);
     if (!model.gpu) model.gpu = std::make_shared<Gpu>();
     model.format = format_of<floatX>();
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
@@ -128,6 +129,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     settle_offload(model, sizes, o);
     const double memory_bytes = gpu_memory_bytes<floatX>(o);
     sizes.logit_rows = classifier_chunk_rows(sizes.rows(), sizes.config.Vp * (int64_t)sizeof(floatX), memory_bytes);
+    settle_teacher_on_gpu(model, sizes);
     settle_recompute_level(model, sizes, o, memory_bytes);
     model.sizes = sizes, model.micro_steps = sizes.micro_steps;
     model.activations = activation_layout(sizes);
@@ -136,8 +138,8 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
 // What the process takes of the host's memory, without what the driver takes. Program and tensor
 // are estimates.
 inline std::vector<PlanRow> gpu_host_plan_rows(const GPT2& model, const Sizes& s, const Options& o) {
-    int64_t largest = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, s.config));
+    const int64_t teachers = model.teacher ? largest_tensor_elems(model.teacher->layout.config) : 0;
+    const int64_t largest = std::max(largest_tensor_elems(s.config), teachers);
     std::vector<PlanRow> rows = {{"host", "tokens, pinned", "of all micro-steps", host_tokens_bytes(s)},
                                  {"host", "results, pinned", "", (int64_t)sizeof(DeviceResults)},
                                  {"host", "weights on load", "one tensor", largest * (4 + s.floatX_bytes)},
@@ -177,6 +179,10 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         check_cuda(cudaMalloc(&p, bytes), "allocating");
         check_cuda(cudaMemsetAsync(p, 0, bytes, own.stream), "clearing memory");
     };
+    const auto taken = [&](int64_t bytes) {
+        char* p = nullptr;
+        return take(p, bytes), p;
+    };
     take(model.params, (model.weight_places.elems(model.layout) + model.layout.frozen_elems) * s.floatX_bytes);
     if (s.training) {
         take(model.grads, grads_elems(model, s) * s.floatX_bytes);
@@ -189,15 +195,12 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         };
         take_state(model.m, STATE_M), take_state(model.v, STATE_V), take_state(model.factors, STATE_FACTORS);
         if (has_master(model.format, o)) take_state(model.master, STATE_MASTER);
-        const auto taken = [&](int64_t bytes) {
-            char* p = nullptr;
-            return take(p, bytes), p;
-        };
         allocate_messages(model, taken), allocate_offload(model, taken);
         if (s.whole_tensors)
             take(own.whole_tensors.memory, own.whole_tensors.bytes()), own.whole_tensors.upload(own.stream);
     }
     check_cuda(cudaMalloc(&model.acts, model.activations.total_bytes), "allocating");
+    allocate_teacher(model, taken);
     for (int a = 0; a < NUM_ACTIVATIONS; a++)
         for (int64_t copy = 0; copy < activation_copies(a, s) && activation_bytes(a, s) > 0; copy++)
             guard_memory(ACTIVATIONS[a].name,
@@ -218,6 +221,7 @@ inline void free_model(GPT2& model) {
     for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.factors,
                     (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
+    free_teacher(model);
     free_offload(model);
     check_cuda(cudaFreeHost(model.gpu->host_tokens), "freeing memory");
     check_cuda(cudaFreeHost(model.gpu->host_results), "freeing memory");

@@ -15,6 +15,7 @@
 // rows in work fit there.
 #pragma once
 #include "llmc/gpt2/constants.h"
+#include "llmc/cuda/distill.cuh"
 #include "llmc/cuda/matmul.cuh"
 #include "llmc/cuda/mma.cuh"
 
@@ -36,9 +37,6 @@ constexpr int CLASSIFIER_THREADS = 768;
 #else
 constexpr int CLASSIFIER_THREADS = 1024;
 #endif
-
-// e^x, flushed to 0 where it is subnormal.
-__device__ inline float exp_flushed(float x) { return exp2_flushed(x * LOG2_E); }
 
 // The maximum of the logits seen so far, and the sum of e^(x - maximum) over them. add() joins the
 // states of two sets of logits, in any order:  m = max(m1, m2),  s = s1 e^(m1 - m) + s2 e^(m2 - m).
@@ -170,11 +168,12 @@ inline void loss_sum(double* sum, const float* losses, int64_t n, bool add, cuda
 }
 
 // The whole of it; arguments: llmc/cpu/classifier.h, except that logits has chunk_rows rows, and
-// that dwte (Vp, C) is fp32: the sum over the chunks is not rounded in between.
+// that dwte (Vp, C) is fp32: the sum over the chunks is not rounded in between. A teacher is for
+// training: dinp and dwte are not null then.
 template <class floatX>
 void classifier(float* losses, floatX* dinp, float* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t chunk_rows, int64_t C, int64_t V, int64_t Vp, float dloss,
-                bool add, cudaStream_t stream) {
+                bool add, cudaStream_t stream, const Teacher<floatX>& teacher = {}) {
     const StreamRange in_stream(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(float)), stream);
     const floatX* const no_bias = nullptr;
     floatX* const no_dbias = nullptr;
@@ -184,7 +183,12 @@ void classifier(float* losses, floatX* dinp, float* dwte, floatX* logits, const 
         const int64_t n = chunk_rows < rows - r ? chunk_rows : rows - r;
         const floatX* const chunk_inp = inp + r * C;
         matmul_forward(logits, chunk_inp, wte, no_bias, n, C, Vp, stream);
-        softmax_loss(losses + r, logits, targets + r, n, V, Vp, dloss, dinp != nullptr, in_shared, stream);
+        if (teacher) {
+            matmul_forward(teacher.logits, teacher.lnf + r * teacher.C, teacher.wte, no_bias, n, teacher.C, Vp, stream);
+            distilled_loss(losses + r, logits, targets + r, n, V, Vp, dloss, teacher, stream);
+        } else {
+            softmax_loss(losses + r, logits, targets + r, n, V, Vp, dloss, dinp != nullptr, in_shared, stream);
+        }
         if (dinp)
             matmul_backward(dinp + r * C, dwte, no_dbias, no_sums, logits, chunk_inp, wte, n, C, Vp, add || r > 0,
                             stream);

@@ -182,3 +182,6 @@ inline float exp2_flushed(float x) {
     return y < FLT_MIN ? 0.0f : y;
 }
 #endif
+
+// e^x, flushed to 0 where it is subnormal.
+__device__ inline float exp_flushed(float x) { return exp2_flushed(x * LOG2_E); }

@@ -36,6 +36,8 @@ static void start_fetch(GPT2& model, int64_t bucket) {
 template <class floatX>
 static void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
     const cudaStream_t stream = model.gpu->stream;
+    if (!model.weight_places.sharded && !model.sizes.training)
+        return;  // a teacher's, or those of a run that only reads
     if (!model.weight_places.sharded)
         return bucket < model.layout.config.L ? gpu_wait_for_layer(bucket, stream)
                                               : gpu_wait_for_weights(bucket, stream);

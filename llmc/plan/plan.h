@@ -98,14 +98,17 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     }
 }
 
-// The teacher's rows. Its weights are read one tensor at a time, as fp32.
+// The elements of the largest tensor: weights are read one tensor at a time.
+inline int64_t largest_tensor_elems(const GPT2Config& c) {
+    int64_t largest = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, c));
+    return largest;
+}
+// The teacher's rows, but for what reading its weights takes.
 inline void plan_teacher(std::vector<PlanRow>& rows, const GPT2& teacher) {
     const GPT2Config& c = teacher.layout.config;
-    int64_t largest = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, c) * 4);
     rows.push_back({"teacher", "weights", format("L%dC%dH%d", c.L, c.C, c.NH), teacher_weight_bytes(teacher)});
     rows.push_back({"teacher", "activations", "of one layer", teacher.activations.total_bytes});
-    rows.push_back({"teacher", "weights on load", "one tensor", largest});
 }
 
 // The weights before an update, of which --log-tensors needs a copy, but with AdamW (tensor_log.h).
