@@ -443,8 +443,10 @@ static void attention_with_documents(const Shape& s, const DocumentLayout& layou
     EXPECT(AttentionRun(s, qkv, dout, one).same_bits(AttentionRun(s, qkv, dout, {})));
 }
 
-static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int64_t V) {
-    start_test(format("classifier, %d rows, %d at a time, C %d, V %d", (int)rows, (int)chunk_rows, (int)C, (int)V));
+// share: of a teacher, at temperature 2; 0 without one.
+static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int64_t V, float share = 0) {
+    start_test(format("classifier, %d rows, %d at a time, C %d, V %d%s", (int)rows, (int)chunk_rows, (int)C, (int)V,
+                      share > 0 ? format(", %g of a teacher", share).c_str() : ""));
     const int64_t Vp = padded_vocab(V);
     const Floats x = random_floatX(rows * C, 3), wte = random_floatX(Vp * C);
     std::vector<int> targets(rows);
@@ -453,16 +455,23 @@ static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int6
     Array d_x(x), d_wte(wte), d_logits(rows * Vp), d_dx(rows * C);
     Array32 d_losses(rows), d_dwte(dwte);
     DeviceArray<int> d_targets(targets);
+    const int64_t their_C = C + 16;
+    const Floats their_x = random_floatX(rows * their_C, 2), their_wte = random_floatX(Vp * their_C);
+    Floats their_logits(rows * Vp);
+    Array d_their_x(their_x), d_their_wte(their_wte), d_their_logits(chunk_rows * Vp);
+    const Teacher<float> teacher{their_x.data(), their_wte.data(), their_logits.data(), their_C, share, 2};
+    const Teacher<floatX> d_teacher{d_their_x.data, d_their_wte.data, d_their_logits.data, their_C, share, 2};
     const float dloss = 1.0f / 64;
     reference::matmul_forward(logits.data(), x.data(), wte.data(), (const float*)nullptr, rows, C, Vp);
     double largest = 0;
     for (float v : logits) largest = std::fmax(largest, std::fabs(v));
     reference::classifier(losses.data(), dx.data(), dwte.data(), logits.data(), x.data(), wte.data(), targets.data(),
-                          rows, C, V, Vp, dloss, true);
+                          rows, C, V, Vp, dloss, true, nullptr, teacher);
+    for (float v : their_logits) largest = std::fmax(largest, std::fabs(v));
     classifier(d_losses.data, d_dx.data, d_dwte.data, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows,
-               chunk_rows, C, V, Vp, dloss, true, stream);
+               chunk_rows, C, V, Vp, dloss, true, stream, d_teacher);
     // The absolute error of a logit as it is stored, and so the relative error of its exponential.
-    const double logit_error = largest * (HALF ? HALF_ROUNDOFF : 2 * sum_tolerance(C));
+    const double logit_error = (1 + 3 * share) * largest * (HALF ? HALF_ROUNDOFF : 2 * sum_tolerance(C));
     const Floats got = d_losses.values();
     for (int64_t r = 0; r < rows; r++) EXPECT(std::fabs(got[r] - losses[r]) <= logit_error + sum_tolerance(V));
     for (int64_t r = 3; r < rows; r += 5) EXPECT(got[r] == 0);
@@ -470,6 +479,7 @@ static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int6
     EXPECT(relative_error(d_dwte.values(), dwte) < logit_error + kernel_tolerance(1, rows));
     const Floats dlogits = d_logits.values();
     for (int64_t v = V; v < Vp; v++) EXPECT(dlogits[v] == 0);
+    if (share > 0) return;
     classifier(d_losses.data, (floatX*)nullptr, nullptr, d_logits.data, d_x.data, d_wte.data, d_targets.data, rows,
                chunk_rows, C, V, Vp, 0.0f, false, stream);
     EXPECT(d_losses.values() == got);
@@ -683,12 +693,12 @@ static void kernel_tests(bool quick) {
     for (auto [rows, n] :
          {std::pair<int, int>{33, 33 * 48}, {1, 33}, {1, 1}, {1, 31}, {1, 4095}, {300, 300 * 40}, {3, 3 * 1600}})
         if (!quick || rows == 33) gelu_kernels(rows, n), dropout_kernels(rows, n), code_kernels(n);
-    classifier_kernels(33, 33, 48, 97);
+    classifier_kernels(33, 33, 48, 97), classifier_kernels(33, 12, 48, 97, 0.3f);
     if (!quick) {
         // the last one has more Packs in a row than two for each thread
         for (int64_t V : {1, 40, 127, 128, 257, 5000, 2 * CLASSIFIER_THREADS * 8 + 12345})
             classifier_kernels(5, 5, 32, V);
-        classifier_kernels(100, 32, 16, 40);
+        classifier_kernels(100, 32, 16, 40), classifier_kernels(20, 20, 16, 1037, 1);
     }
     for (double level : LARGE_SCORES)
         if (std::fabs(level) < HUGE_NUMBER) large_scores(level);
