@@ -4,7 +4,7 @@
 #include "llmc/cuda/gpu.cuh"
 #include "llmc/model/teacher.h"
 
-// Its sizes, when those of the model are settled.
+// To be called when the sizes of the model are settled.
 inline void settle_teacher_on_gpu(GPT2& model, const Sizes& sizes) {
     if (!model.teacher) return;
     model.sizes = sizes, model.sizes.blas_workspace_bytes = 0;
