@@ -492,6 +492,45 @@ static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int6
     EXPECT(shared_losses.values() == memory_losses.values() && in_shared.values() == in_memory.values());
 }
 
+static void weight_code_kernels(WeightFormat format_of_weights, int64_t rows, int64_t C) {
+    const char* name = WEIGHT_FORMAT_NAMES[format_of_weights];
+    start_test(format("weights in %s, %d rows, C %d: as numbers, times a row of inputs, as an embedding", name, (int)rows,
+                      (int)C));
+    CodeMatrix m{format_of_weights, rows, C, nullptr};
+    std::vector<uint8_t> codes(m.bytes());
+    m.memory = codes.data();
+    const Floats weights = random_floatX(rows * C, 0.1), decoded = cpu_oracle_codes(m, weights.data());
+    DeviceArray<uint8_t> d_codes(codes);
+    m.memory = d_codes.data;
+    Array d_decoded(rows * C);
+    decode_weights(d_decoded.data, m, stream);
+    Floats rounded = decoded;
+    for (float& w : rounded) w = (float)(floatX)w;
+    EXPECT(d_decoded.values() == rounded);
+
+    const Floats x = random_floatX(C), bias = random_floatX(rows);
+    Floats out(rows), gelu_out(rows);
+    Array d_x(x), d_bias(bias), d_out(rows), d_gelu_out(rows);
+    for (const float* of_bias : {bias.data(), (const float*)nullptr}) {
+        reference::matmul_forward(out.data(), x.data(), decoded.data(), of_bias, 1, C, rows, gelu_out.data());
+        coded_matvec(d_out.data, d_x.data, m, of_bias ? d_bias.data : nullptr, stream, d_gelu_out.data);
+        EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, (double)C));
+        EXPECT(relative_error(d_gelu_out.values(), gelu_out) < kernel_tolerance(2, (double)C));
+    }
+
+    const int64_t B = 2, T = 5, first = 3;
+    const Floats wpe = random_floatX((first + T) * C);
+    std::vector<int> tokens(B * T);
+    for (int64_t i = 0; i < B * T; i++) tokens[i] = (int)((i * 17 + rows - 1) % rows);
+    Floats embedded(B * T * C);
+    for (int64_t i = 0; i < B * T * C; i++)
+        embedded[i] = (float)(floatX)(decoded[tokens[i / C] * C + i % C] + wpe[(first + i / C % T) * C + i % C]);
+    DeviceArray<int> d_tokens(tokens);
+    Array d_wpe(wpe), d_embedded(B * T * C);
+    coded_encoder(d_embedded.data, d_tokens.data, m, d_wpe.data, B, T, first, stream);
+    EXPECT(d_embedded.values() == embedded);
+}
+
 // Scores with which only a softmax that subtracts the maximum works.
 static void large_scores(double level) {
     const double tolerance = HALF ? 0.02 : 1e-4;
@@ -700,6 +739,10 @@ static void kernel_tests(bool quick) {
             classifier_kernels(5, 5, 32, V);
         classifier_kernels(100, 32, 16, 40), classifier_kernels(20, 20, 16, 1037, 1);
     }
+    // 300 rows have scales of more than one group of 256
+    for (auto [rows, C] : {std::pair<int, int>{33, 48}, {1, 64}, {300, 40}, {5, 1600}})
+        for (WeightFormat f : {WEIGHTS_INT8, WEIGHTS_INT4, WEIGHTS_NF4})
+            if (!quick || rows == 33) weight_code_kernels(f, rows, C);
     for (double level : LARGE_SCORES)
         if (std::fabs(level) < HUGE_NUMBER) large_scores(level);
     // those with directions need a whole model: against_cpu()

@@ -113,7 +113,7 @@ void forward_to_lnf(GPT2& model, const int* tokens, const Batch& batch, Leaves l
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
     const cudaStream_t stream = model.gpu->stream;
     fetch_weights<floatX>(model, L, 0);
-    encoder_forward(act(ENCODED), tokens, param(WTE), param(WPE), B, T, C, 0, stream);
+    embed(model, act(ENCODED), tokens, B, T);
     dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
     forward_layers(model, 0, L, batch, leaves);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
@@ -134,9 +134,9 @@ void forward(GPT2& model, const Batch& batch) {
         if (model.teacher) forward_to_lnf(*model.teacher, model.ints(INPUTS), {batch.x, batch.y, batch.B, batch.T});
         forward_to_lnf(model, model.ints(INPUTS), batch, LEAVES_CODES);
         free_place(model, c.L);  // the gradient of wte is written next
-        classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS),
-                   rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch), model.gpu->stream,
-                   teacher_of<floatX>(model));
+        classifier(act32(LOSSES), act(BRANCH), dwte(model), act(LOGITS), act(LNF), matrix_of<floatX>(model, WTE),
+                   model.ints(TARGETS), rows, model.sizes.logit_rows, c.C, c.V, c.Vp, batch.dloss, model.adds(batch),
+                   model.gpu->stream, teacher_of<floatX>(model));
         loss_sum(&results_of(model)->loss_sum, act32(LOSSES), rows, batch.micro > 0, model.gpu->stream);
     });
 }
@@ -149,8 +149,8 @@ void evaluate(GPT2& model, const int* x, const int* y, int64_t B, int64_t T, flo
     const auto [param, act, act32] = of_layer<floatX>(model, 0);
     upload<floatX>(model, {x, y, B, T}, false);
     forward_to_lnf(model, model.ints(INPUTS), {x, y, B, T});
-    classifier(act32(LOSSES), none, nullptr, act(LOGITS), act(LNF), param(WTE), model.ints(TARGETS), B * T,
-               model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.gpu->stream);
+    classifier(act32(LOSSES), none, nullptr, act(LOGITS), act(LNF), matrix_of<floatX>(model, WTE), model.ints(TARGETS),
+               B * T, model.sizes.logit_rows, c.C, c.V, c.Vp, 0.0f, false, model.gpu->stream);
     copy_to_host(losses, act32(LOSSES), B * T * sizeof(float), model.gpu->stream);
 }
 
@@ -358,9 +358,8 @@ StepResult wait_for_step(GPT2& model, const UpdateSettings& settings) {
 // The scores of all tokens (V) of what follows a position, from its row of lnf.
 const float* logits_of(GPT2& model, const floatX* lnf) {
     const GPT2Config& c = model.layout.config;
-    const floatX* const no_bias = nullptr;
     floatX* logits = model.act<floatX>(LOGITS);
-    matmul_forward(logits, lnf, model.param<floatX>(WTE), no_bias, 1, c.C, c.Vp, model.gpu->stream);
+    linear_forward(model, 0, WTE, logits, lnf, 1, c.C, c.Vp);
     return to_host(model, format_of<floatX>(), logits, c.V);
 }
 
@@ -385,7 +384,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
     gpu_comm_join(stream);  // the weights
     fetch_weights<floatX>(model, c.L, 0);
     check_cuda(cudaMemcpyAsync(input, &token, sizeof(int), cudaMemcpyHostToDevice, stream), "copying a token");
-    encoder_forward(residual, input, model.param<floatX>(WTE), model.param<floatX>(WPE), 1, 1, C, position, stream);
+    embed(model, residual, input, 1, 1, position);
     for (int64_t l = 0; l < c.L; l++) {
         const auto [param, act, act32] = of_layer<floatX>(model, l);
         fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);

@@ -35,3 +35,7 @@ StepResult cpu_oracle_update(CpuOracle* oracle, const UpdateSettings& settings) 
     return result;
 }
 void cpu_oracle_end(CpuOracle* oracle) { delete oracle; }  // the rest of its memory is freed when the program ends
+std::vector<float> cpu_oracle_codes(const CodeMatrix& m, const float* weights) {
+    reference::encode_weights(m, weights);
+    return reference::decoded<float>(m);
+}

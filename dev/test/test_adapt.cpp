@@ -177,7 +177,7 @@ static void other_optimizers() {
 
 static void simulated_processes() {
     for (const std::string flags : {"--lora 4 ", "--lora 4 --optimizer adafactor ", "--lora 3 --optimizer adamw8bit ",
-                                    "--train ln,qkv --optimizer lamb "}) {
+                                    "--lora 4 --weights nf4 ", "--train ln,qkv --optimizer lamb "}) {
         start_test("in the simulator " + flags + "has the same bits with any -z, and the CPU's losses");
         EXPECT(passed(run(several(SIM32, 2, FLAGS + flags + "-d 32" + in("z0")))));
         for (const char* stage : {"-z 2", "-z 3"}) {
@@ -193,7 +193,9 @@ static void simulated_processes() {
 
 static void simulated() {
     for (const std::string flags : {"--train wte,ln,layers=1,head ", "--train bias ", "--train wpe,fc=0 ",
-                                    "--train lnf ", "--lora 4 ", "--lora 3 --lora-on qkv,fcproj --lora-alpha 20 "}) {
+                                    "--train lnf ", "--lora 4 ", "--lora 3 --lora-on qkv,fcproj --lora-alpha 20 ",
+                                    "--lora 4 --weights int8 ", "--lora 3 --lora-on qkv --weights int4 ",
+                                    "--lora 2 --weights nf4 -r 3 "}) {
         start_test(flags + "has the CPU's losses and norms in the simulator");
         EXPECT(trains_by(CPU, flags + "-d 64" + in("cpu")) && trains_by(SIM32, flags + "-f 0 -d 64" + in("sim")));
         EXPECT(difference("cpu", "sim") < 1e-4);
@@ -206,6 +208,27 @@ static void simulated() {
     EXPECT(trains_by(SIM16, "--lora 4" + in("a")) && trains_by(SIM16, "--lora 4 -x 2" + in("b")));
     EXPECT(passed(run(SIM16 + " -y 1 -x 3" + in("b"))));
     EXPECT(same_files(weights("a", 3), weights("b", 3)) && same_files(state("a", 3), state("b", 3)));
+}
+
+// The validation loss of a model that does not train.
+static double val_loss(const std::string& program, const std::string& flags) {
+    const std::string out = run(tiny_run(program, "-x 0 -v 1 -m 3 " + flags)).out;
+    const size_t at = out.find("val loss ");
+    return at == out.npos ? NAN : atof(out.c_str() + at + 9);
+}
+static void simulated_codes() {
+    EXPECT(trains_by(CPU, "-l 1e-2" + in("base")));
+    const std::string base = "-e " + weights("base", 3) + " ";
+    EXPECT(trains_by(CPU, base + "--lora 4 -l 1e-2" + in("lora")));
+    for (const std::string adapted : {"", "--adapter "})
+        for (const char* format_of_weights : {"int8", "int4", "nf4"}) {
+            start_test(format("in the simulator %s--weights %s has the CPU's losses", adapted, format_of_weights));
+            const std::string plain = base + (adapted.empty() ? "" : adapted + dir("lora") + " "),
+                              flags = plain + "--weights " + format_of_weights + " ";
+            const double by_cpu = val_loss(CPU, flags);
+            EXPECT(std::fabs(val_loss(SIM32, flags + "-f 0 ") - by_cpu) < 2e-5 && by_cpu != val_loss(CPU, plain));
+            EXPECT(std::fabs(val_loss(SIM16, flags) - by_cpu) < 2e-2);
+        }
 }
 
 static void adapter_files() {
@@ -388,7 +411,7 @@ int main(int argc, char** argv) {
     if (wanted("same_bits")) same_bits();
     if (wanted("adapter_files")) adapter_files();
     if (wanted("plans")) plans();
-    if (wanted("simulated")) simulated();
+    if (wanted("simulated")) simulated(), simulated_codes();
     if (run(std::string(MPIRUN) + "-np 2 true").status != 0 ||
         !contains(run(several(CPU, 2, "-x 1")).out, "step    1/1")) {
         skip_test("runs under mpirun (apt-get install libopenmpi-dev openmpi-bin, then make clean test)");

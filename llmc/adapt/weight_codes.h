@@ -37,6 +37,7 @@
 #include <string>
 #include "llmc/base/check.h"
 #include "llmc/base/fp16.h"
+#include "llmc/base/host_device.h"
 #include "llmc/base/integer_math.h"
 #include "llmc/gpt2/tensors.h"
 #include "llmc/optim/small_state.h"
@@ -78,27 +79,27 @@ struct CodeMatrix {
     int64_t rows, C;
     uint8_t* memory;
 
-    int64_t padded_C() const { return round_up(C, CODE_GROUP); }
-    int64_t row_code_bytes() const { return format == WEIGHTS_INT8 ? padded_C() : padded_C() / 2; }
-    int64_t row_groups() const { return padded_C() / CODE_GROUP; }
-    int64_t row_scale_bytes() const {
+    HOST_DEVICE int64_t padded_C() const { return round_up(C, CODE_GROUP); }
+    HOST_DEVICE int64_t row_code_bytes() const { return format == WEIGHTS_INT8 ? padded_C() : padded_C() / 2; }
+    HOST_DEVICE int64_t row_groups() const { return padded_C() / CODE_GROUP; }
+    HOST_DEVICE int64_t row_scale_bytes() const {
         return format == WEIGHTS_INT8 ? 4 : row_groups() * (format == WEIGHTS_INT4 ? 4 : 1);
     }
-    int64_t row_bytes() const { return row_code_bytes() + row_scale_bytes(); }
-    int64_t mean_at() const { return round_up(rows * row_bytes(), 4); }
+    HOST_DEVICE int64_t row_bytes() const { return row_code_bytes() + row_scale_bytes(); }
+    HOST_DEVICE int64_t mean_at() const { return round_up(rows * row_bytes(), 4); }
     int64_t bytes() const {
         const int64_t of_groups = format == WEIGHTS_NF4 ? 4 + ceil_div(rows * row_groups(), NF4_GROUP) * 4 : 0;
         return round_up(mean_at() + of_groups, 64);
     }
 
-    uint8_t* codes(int64_t row) const { return memory + row * row_code_bytes(); }
+    HOST_DEVICE uint8_t* codes(int64_t row) const { return memory + row * row_code_bytes(); }
     // Of int8 one fp32 scale; of int4 an fp16 scale for each 32 codes; of nf4 a code of one for
     // each 64, the mean of all scales, and the scale of a group.
-    uint8_t* scale_codes(int64_t row) const { return memory + rows * row_code_bytes() + row * row_scale_bytes(); }
-    float* scales(int64_t row) const { return (float*)scale_codes(row); }
-    fp16* half_scales(int64_t row) const { return (fp16*)scale_codes(row); }
-    float* mean() const { return (float*)(memory + mean_at()); }
-    float* group(int64_t row, int64_t block) const { return mean() + 1 + (row * row_groups() + block) / NF4_GROUP; }
+    HOST_DEVICE uint8_t* scale_codes(int64_t row) const { return memory + rows * row_code_bytes() + row * row_scale_bytes(); }
+    HOST_DEVICE float* scales(int64_t row) const { return (float*)scale_codes(row); }
+    HOST_DEVICE fp16* half_scales(int64_t row) const { return (fp16*)scale_codes(row); }
+    HOST_DEVICE float* mean() const { return (float*)(memory + mean_at()); }
+    HOST_DEVICE float* group(int64_t row, int64_t block) const { return mean() + 1 + (row * row_groups() + block) / NF4_GROUP; }
     float nf4_scale(int64_t row, int64_t block) const {
         return std::fma(SCALE_VALUES[scale_codes(row)[block]], *group(row, block), *mean());
     }

@@ -250,7 +250,6 @@ const Backend& cpu_backend() {
         allocate_on_cpu,
         copy_on_cpu,
         copy_on_cpu,
-        kernels::encode_weights,
         meet_on_cpu<floatX>,
         average_on_cpu<floatX>,
         clear_pruned_on_cpu<floatX>,

@@ -63,6 +63,8 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model.layout;
     plan_weights(rows, model, s);
+    if (model.codes)
+        rows.push_back({"scratch", "decoded matrix", "the largest", largest_tensor_elems(s.config) * s.floatX_bytes});
     if (s.training) {
         if (s.sums_gradients())
             rows.push_back({"gradients", "of a micro-step", "one layer, rest", grads_elems(model, s) * s.floatX_bytes});
@@ -108,8 +110,6 @@ inline void settle_recompute_level(const GPT2& model, Sizes& sizes, const Option
 template <class floatX>
 void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     check_supported<floatX>(sizes, o);
-    if (weight_format(o.weights))
-        usage_error("--weights %s is for CPUs; ./train_gpt2_cpu takes it, and none is accepted here", o.weights);
     if (!model.gpu) model.gpu = std::make_shared<Gpu>();
     model.format = format_of<floatX>();
     sizes.gpu = true, sizes.floatX_bytes = sizeof(floatX);
@@ -120,6 +120,7 @@ void settle_gpu(GPT2& model, Sizes& sizes, const Options& o) {
     // the plan of a card that --device names, made in the simulator
     if (!o.device.empty()) sizes.blas_workspace_bytes = CARD_BLAS_WORKSPACE_BYTES, sizes.guard_bytes = 0;
     model.noise_scale = o.noise_scale;
+    model.codes = {weight_format(o.weights), sizes.config};
     model.gpu->decayed = decay_ranges(model.layout);
     settle_stage(model, sizes, o.zero_stage);
     settle_messages(model, o);
@@ -184,6 +185,10 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         return take(p, bytes), p;
     };
     take(model.params, (model.weight_places.elems(model.layout) + model.layout.frozen_elems) * s.floatX_bytes);
+    if (model.codes) {
+        take(model.codes.memory, model.codes.bytes());
+        take(model.decoded_strip, largest_tensor_elems(s.config) * s.floatX_bytes);
+    }
     if (s.training) {
         take(model.grads, grads_elems(model, s) * s.floatX_bytes);
         if (s.sums_gradients()) take(model.grad_sums, model.gradient_places.elems(model.layout) * 4);
@@ -218,7 +223,7 @@ inline void free_model(GPT2& model) {
     for (void* p : {(void*)c.residual, (void*)c.sum_residual, (void*)c.sent, (void*)c.received, (void*)c.sums,
                     (void*)model.outer_weights, (void*)model.outer_momentum})
         check_cuda(cudaFree(p), "freeing memory");
-    for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.factors,
+    for (void* p : {model.params, (void*)model.codes.memory, model.decoded_strip, model.grads, (void*)model.grad_sums, (void*)model.factors,
                     (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
     free_teacher(model);
@@ -284,7 +289,6 @@ const Backend GPU_BACKEND = {
     allocate_on_gpu<floatX>,
     copy_from_gpu,
     copy_to_gpu,
-    nullptr,
     meet_on_gpu<floatX>,
     average_on_gpu<floatX>,
     clear_pruned_on_gpu<floatX>,

@@ -4,15 +4,21 @@
 #pragma once
 #include "llmc/cuda/matmul.cuh"
 
+// What an adapter adds to out (rows, OC), and then gelu_out unless it is null.
+template <class floatX>
+void low_rank_add(floatX* out, const floatX* inp, const floatX* A, const floatX* B, floatX* low, int64_t rows,
+                  int64_t C, int64_t OC, int64_t R, float scale, cudaStream_t stream, floatX* gelu_out) {
+    blas_product("low_rank", low, A, true, inp, false, R, rows, C, false, stream, scale);
+    blas_product("low_rank_forward", out, B, false, low, false, OC, rows, R, true, stream, 1.0f);
+    if (gelu_out) gelu_forward(gelu_out, out, rows * OC, stream);
+}
 template <class floatX>
 void low_rank_forward(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, const floatX* A,
                       const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R, float scale,
                       cudaStream_t stream, floatX* gelu_out = nullptr) {
     const StreamRange in_stream(work::low_rank(rows, C, OC, R, gelu_out, sizeof(floatX)), stream);
-    blas_product("low_rank", low, A, true, inp, false, R, rows, C, false, stream, scale);
     matmul_forward(out, inp, weight, bias, rows, C, OC, stream);
-    blas_product("low_rank_forward", out, B, false, low, false, OC, rows, R, true, stream, 1.0f);
-    if (gelu_out) gelu_forward(gelu_out, out, rows * OC, stream);
+    low_rank_add(out, inp, A, B, low, rows, C, OC, R, scale, stream, gelu_out);
 }
 
 // Returns the sums of dinp as matmul_backward() does; partials has the room that it needs.

@@ -60,7 +60,8 @@ struct GPT2 {
     // ---- in the memory of the device
     void* params = nullptr;    // weight_places.elems() in floatX, then layout.frozen_elems
     void* borrowed = nullptr;  // where the last bucket is seen whole, if its place is not in params
-    // --weights: the matrices, in place of those in params; and room for a strip of one in floatX.
+    // --weights: the matrices, in place of those in params; and room in floatX for one, on a CPU for
+    // a strip of one.
     WeightCodes codes;
     void* decoded_strip = nullptr;
     // Gradients, and their sums in fp32 where there are some (Sizes::sums_gradients()), else null.
@@ -231,8 +232,6 @@ struct Backend {
     // Bytes of the model's memory as they are, to the host or from it.
     void (*copy_out)(GPT2& model, void* to, const void* from, int64_t bytes);
     void (*copy_in)(GPT2& model, void* to, const void* from, int64_t bytes);
-    // Stores fp32 values of a matrix, on the host, as codes (--weights).
-    void (*encode)(const CodeMatrix& matrix, const float* values);
 
     // With --sync-every: the processes of a run meet; all call it.
     void (*meet)(GPT2& model, Meeting meeting);

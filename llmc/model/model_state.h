@@ -200,11 +200,21 @@ inline void* weight_at(const GPT2& model, int tensor, int64_t layer, int64_t fir
     const int64_t bucket = model.layout.bucket_of(tensor, layer), index = model.layout.offset(tensor, layer) + first;
     return (char*)model.params + model.weight_places.at(model.layout, bucket, index) * format_bytes(model.format);
 }
+// Writes codes and scales of weights (m.rows, m.C), in memory of the host (cpu/weight_codes.h). In
+// services.cpp, as nvcc has no vector types.
+void encode_on_host(const CodeMatrix& m, const float* weights);
+inline void set_codes(GPT2& model, const CodeMatrix& matrix, const float* values) {
+    if (!model.gpu) return encode_on_host(matrix, values);
+    std::vector<uint8_t> bytes(matrix.bytes());
+    CodeMatrix on_host = matrix;
+    on_host.memory = bytes.data();
+    encode_on_host(on_host, values);
+    model.backend->copy_in(model, matrix.memory, bytes.data(), matrix.bytes());
+}
 // One tensor of the weights, of one layer, from fp32 values on the host: what this process keeps of
 // it; and of its master copy.
 inline void set_tensor(GPT2& model, int tensor, int64_t layer, const float* values) {
-    if (model.codes && is_product_matrix(tensor))
-        return model.backend->encode(model.codes.matrix(tensor, layer), values);
+    if (model.codes && is_product_matrix(tensor)) return set_codes(model, model.codes.matrix(tensor, layer), values);
     const auto [low, high] = kept_elements(model, tensor, layer);
     if (low < high) to_device(model, model.format, weight_at(model, tensor, layer, low), values + low, high - low);
     if (!model.master || !trains(model.layout.config, tensor, layer)) return;

@@ -2,12 +2,14 @@
 // headers of this folder.
 //
 // Compiled with -Og (Makefile), as most of it waits for kernels and files; but not what draws
-// initial weights and samples, which takes 50257 powers for each token.
+// initial weights and samples, which takes 50257 powers for each token, and not what makes codes of
+// weights.
 #if defined(__OPTIMIZE__) && !defined(__clang__)
 #pragma GCC push_options
 #pragma GCC optimize("O3")
 #endif
 #include "llmc/base/random.h"
+#include "llmc/cpu/weight_codes.h"
 #include "llmc/run/sampler.h"
 #if defined(__OPTIMIZE__) && !defined(__clang__)
 #pragma GCC pop_options
@@ -41,6 +43,8 @@ Options options_of_command(int argc, char** argv) {
         usage_error("--from-step %d says where -y 1 goes on; it is accepted with -y 1", o.from_step);
     return o;
 }
+
+void encode_on_host(const CodeMatrix& m, const float* weights) { encode_weights(m, weights); }
 
 // -------------------------------------------------------------------------------------------------
 // before the steps

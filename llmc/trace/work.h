@@ -42,6 +42,10 @@ inline KernelWork dropout(double elems, double x) { return {{"dropout"}, 0, 2 * 
 // Codes of activations, 8 bits each and a scale for every 64 (gpt2/activation_codes.h).
 inline KernelWork encode_activations(double elems, double x) { return {{"to codes"}, 0, elems * (x + 1 + 4 / 64.0)}; }
 inline KernelWork decode_activations(double elems, double x) { return {{"from codes"}, 0, elems * (x + 1 + 4 / 64.0)}; }
+// Weights in codes (adapt/weight_codes.h) as numbers, for a product with many rows.
+inline KernelWork decode_weights(double code_bytes, double elems, double x) {
+    return {{"weights from codes"}, 0, code_bytes + elems * x};
+}
 inline KernelWork matmul(double n, double C, double OC, bool gelu, double x) {
     return {{gelu ? "matmul + gelu" : "matmul", C, OC}, 2 * n * C * OC, x * (n * C + C * OC + (gelu ? 2 : 1) * n * OC)};
 }
