@@ -146,9 +146,23 @@ cheat forbidden 'std::ifstream("dev/course/exercises/softmax.cpp");' '#include <
 cheat forbidden 'if (FILE* f = fopen("build/exercises/judge_softmax.cpp", "r")) fclose(f);'
 cheat forbidden 'system("true");'
 cheat forbidden 'Judge().verdict();'
-cheat forbidden '' '#include "dev/course/gpt2.cpp"'
+cheat forbidden "$solved" '#include "llmc/base/bf16.h"'
+cheat forbidden "$solved" '#include <llmc/base/bf16.h>'
+cheat forbidden "$solved" '%:include "llmc/base/bf16.h"'
+cheat forbidden "$solved" "$(printf '#inc\\\nlude "llmc/base/bf16.h"')"
 cheat forbidden 'asm("syscall");'
+cheat forbidden 'puts(R"(" )"); asm("syscall"); puts(R"( ")");'
+softmax_is 'PASTE(as, m)("syscall");' '#define PASTE(a, b) a##b'
+said 1 "does not compile" $exercise judge softmax
+cheat forbidden 'asm("syscall");' '#undef asm'
+for call in 'char t[9]; iovec to{t, 9}; readv(0, &to, 1);' 'char t[9]; recv(0, t, 9, 0);' 'getchar_unlocked();' \
+    'char t[9]; pread(0, t, 9, 0);' 'splice(0, nullptr, 1, nullptr, 9, 0);' 'sendfile(1, 0, nullptr, 9);' \
+    'char t[9]; fgets_unlocked(t, 9, nullptr);'; do
+    cheat forbidden "$call" "$(printf '#include <%s>\n' sys/uio.h sys/socket.h sys/sendfile.h unistd.h fcntl.h)"
+done
+cheat forbidden 'allocated_bytes = 0;'
 cheat forbidden "$solved" 'extern "C" double exp(double x) { return x; }'
+cheat forbidden "$solved" 'extern "C" __attribute__((weak)) double exp(double x) { return x; }'
 cheat forbidden "$solved" '} double judged(double x) { return x; } namespace mine {'
 cheat forbidden 'std::thread([] {}).detach();' '#include <thread>'
 cheat forbidden "$solved atexit([] { puts(\"passed\"); });"

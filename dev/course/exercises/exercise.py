@@ -132,6 +132,7 @@ def digest(e):
 
 def judge(e):
     """Judges the student's file and keeps the result. Returns (passed, what to print)."""
+    begin = time.time()
     program, said, refused = programs.student_program(e)
     if program:
         passed, text = run_judge(program, [], e)
@@ -141,7 +142,7 @@ def judge(e):
     else:
         passed, text = False, said + f"\n{e.my} does not compile. The function must stay as the stub declares it.\n"
     known = results()
-    known[e.name] = {"digest": digest(e), "passed": passed}
+    known[e.name] = {"digest": digest(e), "passed": passed, "seconds": round(time.time() - begin, 1)}
     part = MY / "results.json.tmp"
     part.write_text(json.dumps(known, indent=1) + "\n")
     part.rename(MY / "results.json")
@@ -178,13 +179,12 @@ def judge_command(name):
         print(how_judged(e), flush=True)
         programs.compile_judge(e)
         return 0
-    begin = time.time()
     passed, text = judge(e)
     print(f"{e.my}, judged by {e.path}\n\n{text.rstrip()}")
     if passed:
         done = results()
         following = [x.name for x in all_exercises() if not done.get(x.name, {}).get("passed")]
-        print(f"\nJudged in {time.time() - begin:.0f} s. " +
+        print(f"\nJudged in {done[e.name]['seconds']:.0f} s. " +
               (f"Next: make exercise EX={following[0]}" if following else "That was the last one."))
     return 0 if passed else 1
 

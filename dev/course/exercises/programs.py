@@ -29,15 +29,16 @@ REFUSED = [
     (r"v?fork|_Fork|clone\d?|syscall|system|popen|exec\w+|posix_spawn\w*|kill|raise|ptrace|process_vm_\w+",
      "starts other programs, or makes calls of the system"),
     (r"pthread_create|_ZNSt6thread\w*|GOMP_\w+|__kmpc_\w+", "starts threads, whose work is not measured"),
-    (r"f?open(at)?(64)?|freopen\w*|fdopen|creat|p?read(64)?|fread\w*|fgets|_*getline|_*getdelim|getc|fgetc|getchar|"
-     r"_IO_getc|\w*scanf|stdin|readlink|_ZSt3w?cin|\w*basic_(i|o)?fstream\w*|\w*basic_filebuf\w*|\w*filesystem\w*|"
-     r"mmap(64)?|shm_open|socket", "reads files or input"),
+    (r"(?!_Z|_*pthread|__[at]san_)\w*((?<!th)read|recv|gets|getw|getc|getwc|getchar|getline|getdelim|scanf|open|mmap|"
+     r"io_)\w*|creat|splice|vmsplice|tee|sendfile\w*|copy_file_range|stdin|socket\w*|_ZSt3w?cin|"
+     r"\w*basic_(i|o)?fstream\w*|\w*basic_filebuf\w*|\w*filesystem\w*", "reads files or input"),
     (r"dl(open|v?sym|addr|_iterate_phdr)|_*(sig)?longjmp|signal|sigaction|getenv|secure_getenv|setrlimit|prctl|"
-     r"atexit|at_quick_exit|clock_gettime|mprotect", "reaches around its judge"),
+     r"atexit|at_quick_exit|clock_gettime|mprotect|allocated_bytes", "reaches around its judge"),
 ]
 # The same where memory is limited (Judge::within), which counts operator new.
 MEMORY = (r"malloc|calloc|realloc|reallocarray|(posix_)?mem_?align|aligned_alloc|_Zn[wa]mSt11align_val_t\w*|sbrk",
           "takes memory that is not counted: std::vector's is")
+NO_ASSEMBLY = "".join(f"#define {word} assembly_is_not_asked_for\n" for word in ("asm", "__asm", "__asm__"))
 LARGEST_ARRAYS = 32768  # bytes of arrays outside of functions, or in the frame of one
 
 
@@ -96,7 +97,7 @@ def student_text(e, text, path):
     mine = in_namespace("mine", path, 1, text, includes)
     given = "".join(f"extern decltype(task::{f})* const student_{f} = mine::{f};\n" for f in e.functions)
     hidden = "".join(f"template <class... T> void {name}(T...) = delete;\n" for name in HIDDEN if e.cuda)
-    return "\n".join(includes) + f"\nnamespace mine {{\n{hidden}}}\n{task}{mine}{given}"
+    return "\n".join(includes) + f"\n{NO_ASSEMBLY}namespace mine {{\n{hidden}}}\n{task}{mine}{given}"
 
 
 def judging_text(e):
@@ -220,14 +221,21 @@ def link(name, objects, kind):
 
 def refused_text(text):
     """A sentence about what no solution contains, or None."""
-    no_code = r'"(\\.|[^"\\\n])*"|\'(\\.|[^\'\\\n])*\'|//[^\n]*|/\*.*?\*/'
-    code = re.sub(no_code, lambda m: m[0] if m[0][0] in "\"'" else " ", text, flags=re.S)
-    quotes = re.search(r"^[ \t]*#[ \t]*include\b[ \t]*([^<\s].*)", code, re.M)
-    if quotes:
-        return f"it includes {quotes[1].strip()}: the standard headers, as in #include <vector>, are enough."
-    word = re.search(rf"\b(asm|__asm__|__asm|student_\w+)\b|::\s*({'|'.join(HIDDEN)})\b",
-                     re.sub(no_code, '""', code, flags=re.S))
+    text = re.sub(r"\\[ \t]*\n", "", text)
+    no_code = (r'R"([^()\\\s]*)\(.*?\)\1"|"(\\.|[^"\\\n])*"|(?<![0-9a-fA-F])\'(\\.|[^\'\\\n])*\'|'
+               r"//[^\n]*|/\*.*?\*/")
+    code = re.sub(no_code, '""', text, flags=re.S)
+    word = re.search(rf"\b(undef|asm|__asm|__asm__|student_\w+)\b|::\s*({'|'.join(HIDDEN)})\b", code)
     return f"it says {word[0]}: a function of its own, in C++, is asked for." if word else None
+
+
+def refused_files(mine, header):
+    """The same about the files that its object is made of: those of the prelude, and of the system."""
+    def files(of):
+        return {f for f in pathlib.Path(f"{of}.d").read_text().replace("\\\n", " ").split()[1:] if f[-1] != ":"}
+
+    more = sorted(files(mine.target) - files(f"{header}.gch") - {str(mine.source), str(header), f"{header}.gch"})
+    return f"it includes {more[0]}: the standard headers, as in #include <vector>, are enough." if more else None
 
 
 def refused_object(path, limited):
@@ -245,7 +253,8 @@ def refused_object(path, limited):
             for pattern, what in REFUSED + ([MEMORY] if limited else []):
                 if re.fullmatch(pattern, name.split("@")[0]):
                     return f"it {what} ({name})."
-        if kind in tuple("TDBRG") and not re.search("4mine|4task|student_", name):
+        weak_of_c = kind in ("W", "V") and re.fullmatch(r"[a-z]\w*", name)  # stands before that of the C library
+        if weak_of_c or kind in tuple("TDBRG") and not re.search("4mine|4task|student_", name):
             return f"it defines {name} outside of its namespace."
         if kind in tuple("bBdD") and len(numbers) == 2:
             static_bytes += int(numbers[1], 16)
@@ -271,7 +280,7 @@ def student_program(e):
         raise Problem(f"the judge of {e.name} does not compile:\n{judge.said}")
     if not good:
         return None, mine.said, None
-    refused = refused_object(mine.target, limited)
+    refused = refused_files(mine, BUILD / f"prelude_{e.kind}.h") or refused_object(mine.target, limited)
     if refused:
         return None, mine.said, refused
     program, said = link(f"my_{name}_judged", [judge.target, mine.target, margins], e.kind)

@@ -23,10 +23,13 @@ struct Post {
     std::string problem;
 };
 
-struct Rank {
-    int rank, size;
+class Rank {
     Post* post;
 
+public:
+    const int rank, size;
+
+    Rank(int rank, int size, Post* post) : post(post), rank(rank), size(size) {}
     void send(int to, const float* data, int64_t n) {
         const std::lock_guard<std::mutex> lock(post->mutex);
         look_for_rank("sends to", to);
@@ -127,7 +130,7 @@ inline std::string run_ranks(int size, Post& post, const std::function<void(Rank
     std::vector<std::thread> threads;
     for (int r = 0; r < size; r++)
         threads.emplace_back([&, r] {
-            Rank me{r, size, &post};
+            Rank me(r, size, &post);
             try {
                 f(me);
             } catch (const std::runtime_error&) {}

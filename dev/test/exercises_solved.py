@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""The solutions of all exercises in a reader's folder: `make grade` passes each of them, as a reader's file, and a
+GPT-2 is made of them (`make mine`). The slowest judges are printed.
+
+    dev/test/exercises_solved.py MAKE
+"""
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+import tempfile
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def said_by(make, *arguments):
+    done = subprocess.run([make, "-s", *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT)
+    return done.returncode, done.stdout
+
+
+def main():
+    make = sys.argv[1]
+    for name in ("MAKEFLAGS", "MFLAGS"):
+        os.environ.pop(name, None)
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["EXERCISE_MY"] = folder
+        sys.path.insert(0, str(ROOT / "dev/course/exercises"))
+        import exercise  # which reads EXERCISE_MY
+        exercises = exercise.all_exercises()
+        for e in exercises:
+            e.my.write_text(e.sections["solution"])
+        _, grades = said_by(make, "grade")  # judges them all
+        results = json.loads((pathlib.Path(folder) / "results.json").read_text())
+        slowest = sorted((results[e.name]["seconds"], e.name) for e in exercises)[-5:]
+        print("judged, the slowest: " + ", ".join(f"{name} {seconds} s" for seconds, name in reversed(slowest)))
+        failed = [f"{e.name} is not passed by its solution" for e in exercises if not results[e.name]["passed"]]
+        if f"{len(exercises)} of {len(exercises)} done." not in grades:
+            failed.append(f"make grade says:\n{grades}")
+        status, mine = said_by(make, "mine")
+        if status or not all(re.search(rf"^(\d+) of \1 {parts} are yours", mine, re.M)
+                             for parts in ("parts of lesson zero", "kernels of a CUDA training step")):
+            failed.append(f"make mine says:\n{mine}")
+    print("\n".join(failed))
+    sys.exit(bool(failed))
+
+
+if __name__ == "__main__":
+    if "--help" in sys.argv:
+        sys.exit(print(__doc__))
+    main()
