@@ -494,8 +494,8 @@ static void classifier_kernels(int64_t rows, int64_t chunk_rows, int64_t C, int6
 
 static void weight_code_kernels(WeightFormat format_of_weights, int64_t rows, int64_t C) {
     const char* name = WEIGHT_FORMAT_NAMES[format_of_weights];
-    start_test(format("weights in %s, %d rows, C %d: as numbers, times a row of inputs, as an embedding", name, (int)rows,
-                      (int)C));
+    start_test(format("weights in %s, %d rows, C %d: as numbers, times a row of inputs, as an embedding", name,
+                      (int)rows, (int)C));
     CodeMatrix m{format_of_weights, rows, C, nullptr};
     std::vector<uint8_t> codes(m.bytes());
     m.memory = codes.data();

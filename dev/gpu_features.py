@@ -37,6 +37,7 @@ FEATURES = {
     "batch warmup": ["--batch-warmup", 4, "-d", 4096],
     "an average of the weights": ["--ema", 0.9],
     "adapters": ["--lora", 4],
+    "adapters beside codes": ["--lora", 4, "--weights", "nf4"],
     "some tensors": ["--train", "ln,bias,head"],
     "pruning": ["--prune", "2:4", "--prune-steps", 3],
     "Muon": ["--optimizer", "muon"],

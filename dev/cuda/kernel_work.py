@@ -99,7 +99,17 @@ def layernorm_backward(s, k):
                 partials=2 * sums)
 
 
+def weights_from_codes(s, k):
+    """One thread per 8 bytes of codes: 8 weights of int8, which is format 1, else 16."""
+    codes, of = 8 * k.threads * k.blocks, re.search(r"WeightFormat(\d)E", k.symbol)[1]
+    weights = codes if of == "1" else 2 * codes
+    scales = {"1": 4 / s.C, "2": 2 / 32, "3": 1 / 64}[of]
+    return dict(read=codes + scales * weights, written=weights * X)
+
+
 WORK = {
+    "decode_weights": weights_from_codes,
+    "coded_encoder": lambda s, k: dict(read=1.6 * s.n * s.C * X, written=s.n * s.C * X),
     "encoder_forward": lambda s, k: dict(read=s.n * s.C * X, written=s.n * s.C * X, loaded=2 * s.n * s.C * X),
     "layernorm_forward": norm(False),
     "residual_layernorm_forward": norm(True),

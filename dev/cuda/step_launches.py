@@ -39,7 +39,7 @@ def dry_run(args, chip, C, NH, L, B, micro_steps, more=()):
             ("CUSIM_SHARED_KIB", str(chip.shared_kb)), ("CUSIM_MEMORY_MIB", str(memory_mib(chip))))
     pathlib.Path("build").mkdir(exist_ok=True)
     flags = ("-e", f"L{L}C{C}H{NH}T{args.T}", "-b", B, "-t", args.T, "-d", B * args.T * micro_steps, "-v", 0, "-s", 0,
-             "-r", args.recompute, "-ge", args.gelu_fusion, "-i", args.data, *more)
+             "-r", args.recompute, "-ge", args.gelu_fusion, "-i", args.data, *args.flags, *more)
     record = f"build/launches_{chip.capability}_L{L}C{C}_{B}x{args.T}x{micro_steps}"
     return run_once(args.program, flags, record, card)
 
@@ -57,8 +57,8 @@ DRIVER_BYTES = 2**30  # of a chip's memory
 
 def fits_chip(args, chip, model, B):
     """Whether a step of one micro-step fits the memory of the chip, and its FLOPs."""
-    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, ("-d", B * args.T, "-r", args.recompute),
-                               memory_mib(chip))
+    flags = ("-d", B * args.T, "-r", args.recompute, *args.flags)
+    _, flops, memory = plan_of(args.program, args.T, args.data, model, B, flags, memory_mib(chip))
     return memory <= chip.memory_bytes - DRIVER_BYTES, flops
 
 
@@ -151,6 +151,13 @@ def launches_of(chip, codes, counted, lines, shape):
     return found
 
 
+def trained(args, shape):
+    """The parameters that a step updates: all, or with --lora R adapters of all matrices of the layers."""
+    if "--lora" not in args.flags:
+        return shape.parameters
+    return 16 * shape.C * shape.L * int(args.flags[args.flags.index("--lora") + 1])
+
+
 def step_of(chip, codes, args, model, B, micro_steps=1, gpus=1):
     """Pairs of how often and what, of a step of a model. All layers launch the same, and so do all micro-steps but the
     first: steps of 2 and 3 layers, and of 2 and 3 micro-steps, are recorded, and others follow from the differences. On
@@ -161,7 +168,7 @@ def step_of(chip, codes, args, model, B, micro_steps=1, gpus=1):
     for micro_weight, micro_steps_recorded in micro:
         for layer_weight, layers in [(3 - L, 2), (L - 2, 3)]:
             shape = Shape(layers, C, NH, B, args.T)
-            shape.parameters /= gpus
+            shape.parameters = trained(args, shape) / gpus
             lines = dry_run(args, chip, C, NH, layers, B, micro_steps_recorded)
             found = launches_of(chip, codes, args.counted, lines, shape)
             step += [(micro_weight * layer_weight * n, what) for n, what in found.values()]

@@ -7,6 +7,7 @@
     python3 dev/cuda/step_model.py --llmc               # a step with default flags, beside llm.c's
     python3 dev/cuda/step_model.py --order groups:64    # attention's blocks in another order
     python3 dev/cuda/step_model.py --gpus 1,8,64        # 124M to 1558M on several GPUs
+    python3 dev/cuda/step_model.py --flags "--lora 8 --weights nf4" --kernels --chip H200
     python3 dev/cuda/step_model.py --graphs             # what --cuda-graph 1 saves; --write: only this table
     python3 dev/cuda/step_model.py --counts FILE        # with bank conflicts and sectors that the simulator counted
     python3 dev/cuda/step_model.py --measured FILE      # beside what scripts/gpu_day.sh measured
@@ -161,6 +162,23 @@ def scaling_table(codes, args, gpus):
     return lines
 
 
+# Flags of a step that trains adapters, beside weights and beside their codes.
+ADAPTERS = ["--lora 8", "--lora 8 --weights int8", "--lora 8 --weights nf4"]
+
+
+def adapter_table(args, chip, codes, model="d48", B=4):
+    lines = [f"Adapters, {MODELS[model][0]} at B {B} on {chip.name}, {conditions(args)}:", "",
+             "| flags | low ms | expected ms | high ms | GB by `--plan` |", "|" + "---|" * 5]
+    for flags in ["", *ADAPTERS]:
+        of = beside_llmc.with_flags(args, flags=flags.split())
+        step = time_of(of, chip, step_of(chip, codes, of, model, B))
+        _, _, memory = plan_of(args.program, args.T, args.data, model, B,
+                               ("-d", B * args.T, "-r", args.recompute, *of.flags))
+        name = f"`{flags}`" if flags else "all weights train"
+        lines.append(f"| {name} | {milliseconds(step)} | {1e-9 * memory:.1f} |")
+    return lines
+
+
 # ---- what is written
 
 # B that are shown of each model.
@@ -175,6 +193,7 @@ def write_graphs(args, codes):
 def write(args, codes):
     """Tables into the pages, and the machine code of the kernels of a step into machine_code.json."""
     flags = [beside_llmc.with_flags(args, gelu_fusion=level) for level in (0, 2)]
+    flags += [beside_llmc.with_flags(args, flags=adapters.split()) for adapters in ADAPTERS]
     used = {Launch(words[1:]).symbol for chip in CHIPS for model in MODELS for micro_steps in (1, 2) for those in flags
             for words in dry_run(those, chip, *MODELS[model][2:], 2, 4, micro_steps) if words[0] == "kernel"}
     kept = {arch: {s: c for s, c in sorted(code.items()) if s in used} for arch, code in codes.items()}
@@ -194,7 +213,8 @@ def write(args, codes):
     per_kernel = kernel_table(args, chip, step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
     write_between(ROOT / "dev/cuda/README.md", "step model", "\n".join(
         [f"**Predicted, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, {conditions(args)}:", "", *per_kernel,
-         "", *scaling_table(codes, args, [1, 8, 16, 64]), "", *counters_text(args, chip, codes)]))
+         "", *scaling_table(codes, args, [1, 8, 16, 64]), "", *adapter_table(args, chip, codes), "",
+         *counters_text(args, chip, codes)]))
 
 
 def counters_text(args, chip, codes):
@@ -224,6 +244,7 @@ def parse():
     parser.add_argument("-t", dest="T", type=int, default=1024)
     parser.add_argument("-r", dest="recompute", type=int, default=0)
     parser.add_argument("-ge", dest="gelu_fusion", type=int, default=0)
+    parser.add_argument("--flags", type=str.split, default=[], help="more flags of the trainer: adapters, codes")
     parser.add_argument("--tokens", type=int, default=524288, help="of a step on several GPUs")
     parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
     parser.add_argument("--order", type=cache_replay.order_of, help="of attention's blocks: " + cache_replay.ORDERS)

@@ -233,7 +233,7 @@ def steps_respect_the_roofline(program):
 
 class Arguments:
     """Those of step_model.py that held_out.py reads."""
-    order, T, recompute, gelu_fusion, counted = None, 1024, 0, 0, {}
+    order, T, recompute, gelu_fusion, flags, counted = None, 1024, 0, 0, [], {}
     data, chips = "dev/data/shakespeare_train.bin", CHIPS
 
     def __init__(self, program):

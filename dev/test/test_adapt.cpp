@@ -192,10 +192,10 @@ static void simulated_processes() {
 }
 
 static void simulated() {
-    for (const std::string flags : {"--train wte,ln,layers=1,head ", "--train bias ", "--train wpe,fc=0 ",
-                                    "--train lnf ", "--lora 4 ", "--lora 3 --lora-on qkv,fcproj --lora-alpha 20 ",
-                                    "--lora 4 --weights int8 ", "--lora 3 --lora-on qkv --weights int4 ",
-                                    "--lora 2 --weights nf4 -r 3 "}) {
+    for (const std::string flags :
+         {"--train wte,ln,layers=1,head ", "--train bias ", "--train wpe,fc=0 ", "--train lnf ", "--lora 4 ",
+          "--lora 3 --lora-on qkv,fcproj --lora-alpha 20 ", "--lora 4 --weights int8 ",
+          "--lora 3 --lora-on qkv --weights int4 ", "--lora 2 --weights nf4 -r 3 "}) {
         start_test(flags + "has the CPU's losses and norms in the simulator");
         EXPECT(trains_by(CPU, flags + "-d 64" + in("cpu")) && trains_by(SIM32, flags + "-f 0 -d 64" + in("sim")));
         EXPECT(difference("cpu", "sim") < 1e-4);

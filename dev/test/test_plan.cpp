@@ -218,6 +218,19 @@ static void time_and_cost() {
         EXPECT(std::fabs(ms / 1e3 / expected - 1) < 1e-3 && std::fabs(cost - 36 * expected) <= 0.006);
         EXPECT(std::fabs(number_after(plan, "FLOPs a step: ") / all - 1) < 1e-3);
     }
+    start_test("time of adapters, and of a layer alone: what does not train has no gradient");
+    const double R = 4, forward = L * layer + 4 * n * C * V;                              // with the gradient of lnf
+    const double inputs = L * 24 * n * C * C - 6 * n * C * C, attention = 5 * n * T * C;  // not below the lowest layer
+    const double low = 2 * n * R * (L * (16 + 7 + 2 * 16) * C - C);
+    const std::pair<const char*, double> parts[] = {
+        {"--lora 4", forward + inputs + L * attention + low},
+        {"--train layers=4", forward + 48 * n * C * C + attention},
+        {"--train layers=4 -r 3", forward + 48 * n * C * C + attention},  // the last segment is there
+        {"--train fc=3", forward + (24 + 8 + 16 + 2) * n * C * C + 2 * attention}};
+    for (auto [part, flops] : parts) {
+        const double ms = number_after(run(flags + part).out, "a step takes at least ");
+        EXPECT(std::fabs(ms / 1e3 / (flops / peak) - 1) < 1e-3);
+    }
     start_test("GELU that is recomputed takes the time of its product where that computes it, by default nowhere");
     const auto gpu_ms = [](const std::string& more) {
         return number_after(run(SIM16 + " --plan " + more).out, "a step takes at least ");

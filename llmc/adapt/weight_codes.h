@@ -95,11 +95,15 @@ struct CodeMatrix {
     HOST_DEVICE uint8_t* codes(int64_t row) const { return memory + row * row_code_bytes(); }
     // Of int8 one fp32 scale; of int4 an fp16 scale for each 32 codes; of nf4 a code of one for
     // each 64, the mean of all scales, and the scale of a group.
-    HOST_DEVICE uint8_t* scale_codes(int64_t row) const { return memory + rows * row_code_bytes() + row * row_scale_bytes(); }
+    HOST_DEVICE uint8_t* scale_codes(int64_t row) const {
+        return memory + rows * row_code_bytes() + row * row_scale_bytes();
+    }
     HOST_DEVICE float* scales(int64_t row) const { return (float*)scale_codes(row); }
     HOST_DEVICE fp16* half_scales(int64_t row) const { return (fp16*)scale_codes(row); }
     HOST_DEVICE float* mean() const { return (float*)(memory + mean_at()); }
-    HOST_DEVICE float* group(int64_t row, int64_t block) const { return mean() + 1 + (row * row_groups() + block) / NF4_GROUP; }
+    HOST_DEVICE float* group(int64_t row, int64_t block) const {
+        return mean() + 1 + (row * row_groups() + block) / NF4_GROUP;
+    }
     float nf4_scale(int64_t row, int64_t block) const {
         return std::fma(SCALE_VALUES[scale_codes(row)[block]], *group(row, block), *mean());
     }

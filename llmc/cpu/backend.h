@@ -86,9 +86,6 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model.layout;
     plan_weights(rows, model, s);
-    if (model.codes)
-        rows.push_back(
-            {"scratch", "decoded strip", "of a matrix", model.codes.strip_elems(s.training) * s.floatX_bytes});
     if (s.training) {
         plan_buckets(rows, "gradients", s.sums_gradients() ? "sums, fp32" : "all", model.gradient_places, layout,
                      s.gradient_bytes());
@@ -166,7 +163,7 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
     if (model.codes) {
         model.codes.memory = (uint8_t*)map_memory(model.codes.bytes());
-        model.decoded_strip = map_memory(model.codes.strip_elems(s.training) * s.floatX_bytes);
+        model.decoded_strip = map_memory(decoded_elems(model, s) * s.floatX_bytes);
     }
     if (s.training) {
         model.grads = map_memory(model.gradient_places.elems(model.layout) * s.gradient_bytes());

@@ -91,7 +91,7 @@ template <class floatX, class floatG>
 void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
                 float* dwte_sums = nullptr, const Teacher<floatX>& teacher = {}) {
-    const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(floatG)));
+    const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(floatG), dwte));
     const int64_t chunk = classifier_chunk_rows(rows);
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);

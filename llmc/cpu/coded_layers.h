@@ -71,7 +71,7 @@ void coded_classifier(float* losses, floatX* dinp, floatX* logits, const floatX*
                       const int* targets, int64_t rows, int64_t V, float dloss, void* scratch,
                       const Teacher<floatX>& teacher = {}) {
     const int64_t C = wte.C, Vp = wte.rows, chunk = classifier_chunk_rows(rows);
-    const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), 0));
+    const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), 0, false));
     for (int64_t r = 0; r < rows; r += chunk) {
         const int64_t n = std::min(chunk, rows - r);
         coded_matmul(logits, inp + r * C, wte, (const floatX*)nullptr, n, (floatX*)nullptr, scratch, dinp != nullptr);

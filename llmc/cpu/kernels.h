@@ -28,8 +28,8 @@ namespace kernels {
 using ::adamw_update, ::attention_backward, ::attention_decode, ::attention_forward, ::blocks_update, ::classifier,
     ::classifier_chunk_rows, ::coded_backward, ::coded_classifier, ::coded_encoder, ::coded_matmul, ::collect_factors,
     ::directions_from_state, ::encoder_backward, ::encoder_forward, ::decode_activations, ::directions_from_factors,
-    ::dropout, ::encode_activations, ::gelu_forward, ::global_norm_squared, ::layernorm_backward,
-    ::layernorm_forward, ::low_rank_add, ::low_rank_backward, ::low_rank_forward, ::matmul_backward, ::matmul_forward,
-    ::optimizer_update, ::orthogonalize, ::residual_forward, ::residual_layernorm_forward;
+    ::dropout, ::encode_activations, ::gelu_forward, ::global_norm_squared, ::layernorm_backward, ::layernorm_forward,
+    ::low_rank_add, ::low_rank_backward, ::low_rank_forward, ::matmul_backward, ::matmul_forward, ::optimizer_update,
+    ::orthogonalize, ::residual_forward, ::residual_layernorm_forward;
 }
 #endif

@@ -116,7 +116,7 @@ template <class floatX, class floatG, class Weight>
 void low_rank_backward(floatX* dinp, floatG* dA, floatG* dB, const floatX* dout, const floatX* inp, Weight weight,
                        const floatX* A, const floatX* B, floatX* low, int64_t rows, int64_t C, int64_t OC, int64_t R,
                        float scale, bool add, const floatX* pre_gelu = nullptr) {
-    const Range range(work::low_rank_backward(rows, C, OC, R, sizeof(floatX), sizeof(floatG)));
+    const Range range(work::low_rank_backward(rows, C, OC, R, sizeof(floatX), sizeof(floatG), dinp));
     floatX *dlow = low + round_up(rows * R, 16), *const none = nullptr;
     floatG* const no_bias = nullptr;
     scaled_product(low, inp, A, rows, C, R, scale);

@@ -107,7 +107,7 @@ template <class floatX, class floatG>
 void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX* dout, const floatX* inp,
                      const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                      const floatX* pre_gelu = nullptr) {
-    const Range range(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatG)));
+    const Range range(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatG), dinp, dweight));
     const auto through_gelu = [=](int64_t row, int64_t col, vfloat v, size_t count) {
         return v * gelu_derivative(load_some(pre_gelu + row * C + col, count));
     };

@@ -63,8 +63,6 @@ inline std::vector<PlanRow> gpu_plan_rows(const GPT2& model, const Sizes& s, con
     std::vector<PlanRow> rows;
     const ParameterLayout& layout = model.layout;
     plan_weights(rows, model, s);
-    if (model.codes)
-        rows.push_back({"scratch", "decoded matrix", "the largest", largest_tensor_elems(s.config) * s.floatX_bytes});
     if (s.training) {
         if (s.sums_gradients())
             rows.push_back({"gradients", "of a micro-step", "one layer, rest", grads_elems(model, s) * s.floatX_bytes});
@@ -185,10 +183,8 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
         return take(p, bytes), p;
     };
     take(model.params, (model.weight_places.elems(model.layout) + model.layout.frozen_elems) * s.floatX_bytes);
-    if (model.codes) {
-        take(model.codes.memory, model.codes.bytes());
-        take(model.decoded_strip, largest_tensor_elems(s.config) * s.floatX_bytes);
-    }
+    if (model.codes) take(model.codes.memory, model.codes.bytes());
+    if (model.codes) take(model.decoded_strip, decoded_elems(model, s) * s.floatX_bytes);
     if (s.training) {
         take(model.grads, grads_elems(model, s) * s.floatX_bytes);
         if (s.sums_gradients()) take(model.grad_sums, model.gradient_places.elems(model.layout) * 4);
@@ -220,10 +216,11 @@ void allocate_on_gpu(GPT2& model, const Sizes& s, const Options& o) {
 
 inline void free_model(GPT2& model) {
     const CompressedGradients& c = model.compressed;
-    for (void* p : {(void*)c.residual, (void*)c.sum_residual, (void*)c.sent, (void*)c.received, (void*)c.sums,
-                    (void*)model.outer_weights, (void*)model.outer_momentum})
+    for (void* p :
+         {(void*)c.residual, (void*)c.sum_residual, (void*)c.sent, (void*)c.received, (void*)c.sums,
+          (void*)model.outer_weights, (void*)model.outer_momentum, (void*)model.codes.memory, model.decoded_strip})
         check_cuda(cudaFree(p), "freeing memory");
-    for (void* p : {model.params, (void*)model.codes.memory, model.decoded_strip, model.grads, (void*)model.grad_sums, (void*)model.factors,
+    for (void* p : {model.params, model.grads, (void*)model.grad_sums, (void*)model.factors,
                     (void*)model.gpu->whole_tensors.memory, (void*)model.acts})
         check_cuda(cudaFree(p), "freeing memory");
     free_teacher(model);

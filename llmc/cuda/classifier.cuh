@@ -174,7 +174,7 @@ template <class floatX>
 void classifier(float* losses, floatX* dinp, float* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t chunk_rows, int64_t C, int64_t V, int64_t Vp, float dloss,
                 bool add, cudaStream_t stream, const Teacher<floatX>& teacher = {}) {
-    const StreamRange in_stream(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(float)), stream);
+    const StreamRange in_stream(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(float), dwte), stream);
     const floatX* const no_bias = nullptr;
     floatX* const no_dbias = nullptr;
     const ColumnSums no_sums{nullptr};

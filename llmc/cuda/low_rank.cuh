@@ -27,7 +27,7 @@ ColumnSums low_rank_backward(floatX* dinp, floatX* dA, floatX* dB, float* partia
                              const floatX* inp, const floatX* weight, const floatX* A, const floatX* B, floatX* low,
                              int64_t rows, int64_t C, int64_t OC, int64_t R, float scale, bool add, cudaStream_t stream,
                              const floatX* pre_gelu = nullptr) {
-    const StreamRange in_stream(work::low_rank_backward(rows, C, OC, R, sizeof(floatX), sizeof(floatX)), stream);
+    const StreamRange in_stream(work::low_rank_backward(rows, C, OC, R, sizeof(floatX), sizeof(floatX), dinp), stream);
     floatX* dlow = low + round_up(rows * R, 16);
     blas_product("low_rank", low, A, true, inp, false, R, rows, C, false, stream, scale);
     blas_product("low_rank", dlow, B, true, dout, false, R, rows, OC, false, stream, scale);

@@ -42,7 +42,8 @@ template <class floatW, class floatX>
 ColumnSums matmul_backward(floatX* dinp, floatW* dweight, floatX* dbias, ColumnSums dout_sums, const floatX* dout,
                            const floatX* inp, const floatX* weight, int64_t rows, int64_t C, int64_t OC, bool add,
                            cudaStream_t stream, const floatX* pre_gelu = nullptr, bool fuse_gelu = false) {
-    const StreamRange in_stream(work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatW)), stream);
+    const StreamRange in_stream(
+        work::matmul_backward(rows, C, OC, pre_gelu, sizeof(floatX), sizeof(floatW), dinp, dweight), stream);
     ColumnSums dinp_sums{dout_sums.partials};
     if (dbias) {
         if (dout_sums.parts == 0) dout_sums = column_sums(dout_sums.partials, dout, rows, OC, stream);

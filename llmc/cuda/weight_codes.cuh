@@ -2,8 +2,9 @@
 //
 // Generation multiplies one row of inputs: memory limits it, and the kernel reads codes. One warp
 // per row of the matrix, 8 bytes of codes per lane; the lanes of a warp read 256 bytes that follow
-// each other. All other products are cuBLASLt's, with a matrix that a kernel has turned into numbers
-// just before: that moves the matrix once more, which is little beside a product of many rows.
+// each other. All other products are cuBLASLt's, with a matrix that a kernel has turned into
+// numbers just before: that moves the matrix once more, which is little beside a product of many
+// rows.
 //
 // Levels and the values of scales' codes are looked up in shared memory. There are 16 levels, in as
 // many banks: lanes with different codes are served at once.
@@ -80,16 +81,16 @@ __device__ inline void store_run(floatX* out, const float (&x)[CODE_RUN], const 
 
 // out (m.rows, m.C) = the numbers that m stands for. One thread per piece.
 template <WeightFormat format, class floatX>
-__global__ void __launch_bounds__(WEIGHT_CODE_THREADS) decode_weights_kernel(floatX* out, CodeMatrix m, CodeLevels given) {
+__global__ void __launch_bounds__(WEIGHT_CODE_THREADS)
+    decode_weights_kernel(floatX* out, CodeMatrix m, CodeLevels given) {
     __shared__ float levels[16];
     __shared__ float scale_values[256];
     CodeReader<format>::fill(levels, scale_values, given);
     const CodeReader<format> codes{m, levels, scale_values};
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x, row = i / codes.pieces();
     if (row >= m.rows) return;
-    codes.for_each_run(row, i % codes.pieces(), [&](int64_t c, const float(&weights)[CODE_RUN]) {
-        store_run(out + row * m.C + c, weights);
-    });
+    codes.for_each_run(row, i % codes.pieces(),
+                       [&](int64_t c, const float(&weights)[CODE_RUN]) { store_run(out + row * m.C + c, weights); });
 }
 // out (rows, C) = the embedding: rows inp[row] of wte + rows of wpe, from position `first` on. One
 // thread per piece.
@@ -150,8 +151,8 @@ template <class floatX>
 void decode_weights(floatX* out, const CodeMatrix& m, cudaStream_t stream) {
     const StreamRange in_stream(work::decode_weights(m.bytes(), (double)(m.rows * m.C), sizeof(floatX)), stream);
     with_weight_format(m.format, [&](auto format, const CodeLevels& levels) {
-        launch("decode_weights", decode_weights_kernel<format.value, floatX>, piece_blocks(m, m.rows), WEIGHT_CODE_THREADS, 0,
-               stream, out, m, levels);
+        launch("decode_weights", decode_weights_kernel<format.value, floatX>, piece_blocks(m, m.rows),
+               WEIGHT_CODE_THREADS, 0, stream, out, m, levels);
     });
 }
 // out (B, T, C), as encoder_forward() writes it.
@@ -160,8 +161,8 @@ void coded_encoder(floatX* out, const int* inp, const CodeMatrix& wte, const flo
                    int64_t first, cudaStream_t stream) {
     const StreamRange in_stream(work::embedding(B * T, wte.C, sizeof(floatX)), stream);
     with_weight_format(wte.format, [&](auto format, const CodeLevels& levels) {
-        launch("coded_encoder", coded_encoder_kernel<format.value, floatX>, piece_blocks(wte, B * T), WEIGHT_CODE_THREADS, 0,
-               stream, out, inp, wte, wpe, B * T, T, first, levels);
+        launch("coded_encoder", coded_encoder_kernel<format.value, floatX>, piece_blocks(wte, B * T),
+               WEIGHT_CODE_THREADS, 0, stream, out, inp, wte, wpe, B * T, T, first, levels);
     });
 }
 // One row of inputs (C): out (OC), and gelu_out (OC) = gelu(out) unless it is null.
@@ -173,8 +174,8 @@ void coded_matvec(floatX* out, const floatX* inp, const CodeMatrix& m, const flo
     const StreamRange in_stream(work, stream);
     with_weight_format(m.format, [&](auto format, const CodeLevels& levels) {
         launch("coded_matvec", coded_matvec_kernel<format.value, floatX>,
-               dim3((unsigned)ceil_div(m.rows, (int64_t)WEIGHT_CODE_THREADS / 32)), WEIGHT_CODE_THREADS, 0, stream, out, inp, m, bias,
-               levels);
+               dim3((unsigned)ceil_div(m.rows, (int64_t)WEIGHT_CODE_THREADS / 32)), WEIGHT_CODE_THREADS, 0, stream, out,
+               inp, m, bias, levels);
     });
     if (gelu_out) gelu_forward(gelu_out, out, m.rows, stream);
 }

@@ -60,8 +60,8 @@ struct GPT2 {
     // ---- in the memory of the device
     void* params = nullptr;    // weight_places.elems() in floatX, then layout.frozen_elems
     void* borrowed = nullptr;  // where the last bucket is seen whole, if its place is not in params
-    // --weights: the matrices, in place of those in params; and room in floatX for one, on a CPU for
-    // a strip of one.
+    // --weights: the matrices, in place of those in params; and room in floatX for one, on a CPU
+    // for a strip of one.
     WeightCodes codes;
     void* decoded_strip = nullptr;
     // Gradients, and their sums in fp32 where there are some (Sizes::sums_gradients()), else null.

@@ -44,16 +44,29 @@ inline void plan_tensors(std::vector<PlanRow>& rows, const Sizes& s, const Param
     const int64_t padding = layout.total_elems() + layout.frozen_elems - tensors;
     rows.push_back({"parameters", "padding", "", padding * s.floatX_bytes});
 }
+// The elements of the largest tensor: weights are read one tensor at a time.
+inline int64_t largest_tensor_elems(const GPT2Config& c) {
+    int64_t largest = 0;
+    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, c));
+    return largest;
+}
+// Elements of the room for numbers that stand beside codes (--weights): of the largest matrix, on a
+// CPU of a strip of one.
+inline int64_t decoded_elems(const GPT2& model, const Sizes& s) {
+    if (!model.codes) return 0;
+    return s.gpu ? largest_tensor_elems(s.config) : model.codes.strip_elems(s.training);
+}
 // The rows of the weights: by tensor, if this process keeps all of them.
 inline void plan_weights(std::vector<PlanRow>& rows, const GPT2& model, const Sizes& s) {
     const WeightCodes& codes = model.codes;
     for (int i = 0; codes && i < NUM_TENSORS; i++)
         if (is_product_matrix(i))
             rows.push_back({"parameters", TENSORS[i].name, WEIGHT_FORMAT_NAMES[codes.format], codes.bytes(i)});
-    if (!model.weight_places.sharded) return plan_tensors(rows, s, model.layout, (bool)model.codes);
-    plan_buckets(rows, "parameters", "", model.weight_places, model.layout, s.floatX_bytes);
-    if (const int64_t frozen = model.layout.frozen_elems)
-        rows.push_back({"parameters", "frozen", "in each process", frozen * s.floatX_bytes});
+    const int64_t frozen = model.weight_places.sharded ? model.layout.frozen_elems : 0;
+    if (!model.weight_places.sharded) plan_tensors(rows, s, model.layout, (bool)codes);
+    else plan_buckets(rows, "parameters", "", model.weight_places, model.layout, s.floatX_bytes);
+    if (frozen > 0) rows.push_back({"parameters", "frozen", "in each process", frozen * s.floatX_bytes});
+    if (codes) rows.push_back({"scratch", "decoded", "of a matrix", decoded_elems(model, s) * s.floatX_bytes});
 }
 // The state of the optimizer that this process keeps: in memory, or `elsewhere`.
 inline void plan_optimizer(std::vector<PlanRow>& rows, const OptimizerInfo& optimizer, const ParameterLayout& layout,
@@ -98,12 +111,6 @@ inline void plan_activations(std::vector<PlanRow>& rows, const Sizes& s) {
     }
 }
 
-// The elements of the largest tensor: weights are read one tensor at a time.
-inline int64_t largest_tensor_elems(const GPT2Config& c) {
-    int64_t largest = 0;
-    for (int i = 0; i < NUM_TENSORS; i++) largest = std::max(largest, tensor_elems(i, c));
-    return largest;
-}
 // The teacher's rows, but for what reading its weights takes.
 inline void plan_teacher(std::vector<PlanRow>& rows, const GPT2& teacher) {
     const GPT2Config& c = teacher.layout.config;

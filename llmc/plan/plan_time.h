@@ -59,18 +59,53 @@ inline void add_codes(std::vector<KernelWork>& kernels, const Sizes& s) {
     }
 }
 
-// How many layers have a window, and how many have none; of these how many are among the first
-// `again`.
+// How many layers have a window, and how many have none; of these how many are computed again,
+// which are `again` from layer `segment` on, and how many have a backward pass, from layer `lowest`
+// on.
 struct LayersOfWindow {
-    int64_t window, count = 0, again = 0;
+    int64_t window, count = 0, again = 0, backward = 0;
 };
-inline std::vector<LayersOfWindow> layers_by_window(const Sizes& s, int64_t again) {
+inline std::vector<LayersOfWindow> layers_by_window(const Sizes& s, int64_t segment, int64_t again, int64_t lowest) {
     LayersOfWindow whole{0}, local{s.config.window.positions};
     for (int64_t l = 0; l < s.config.L; l++) {
         LayersOfWindow& kind = s.config.window.of_layer(l) > 0 ? local : whole;
-        kind.count++, kind.again += l < again;
+        kind.count++, kind.again += l >= segment && l < segment + again, kind.backward += l >= lowest;
     }
     return {whole, local};
+}
+
+// The products of a step with the matrices of the layers: forward in all layers and again in some,
+// backward from the lowest layer that trains on, for what trains there (--train, --lora). Beside
+// codes (--weights) a GPU turns matrices into numbers for each of them.
+inline void add_products(std::vector<KernelWork>& kernels, const Sizes& s, const ParameterLayout& layout, int64_t again,
+                         int64_t fused_gelus_again) {
+    const GPT2Config& c = s.config;
+    const double n = (double)s.rows(), x = (double)s.floatX_bytes, R = (double)c.lora.rank;
+    const double g = s.gpu ? x : (double)s.gradient_bytes();
+    const WeightCodes codes{s.gpu ? (WeightFormat)c.lora.beside : WEIGHTS_AS_FLOATS, c};
+    const auto add = [&](KernelWork kernel, int64_t calls) {
+        kernel.calls = calls * s.micro_steps;
+        if (calls > 0) kernels.push_back(kernel);
+    };
+    for (int i = 0; i < NUM_TENSORS; i++) {
+        if (!is_layer_matrix(i)) continue;
+        const double OC = (double)dimension(TENSORS[i].rows, c), C = (double)dimension(TENSORS[i].cols, c);
+        const bool adapted = is_adapted(i, c), gelu = i == FCW, gelu_before = i == FCPROJW;
+        const int64_t forwards = c.L + again + (gelu ? fused_gelus_again : 0);
+        add(adapted ? work::low_rank(n, C, OC, R, gelu, x) : work::matmul(n, C, OC, gelu, x), forwards);
+        int64_t layers[2][2] = {}, decoded = forwards;  // with the gradient of the inputs, of the matrix
+        for (int64_t l = std::max<int64_t>(layout.lowest_trained(), 0); l < c.L; l++) {
+            const bool input = i != QKVW || layout.goes_below(l);
+            layers[input][trains(c, i, l)]++, decoded += input;
+        }
+        for (bool input : {false, true})
+            for (bool weight : {false, true})
+                if (adapted) add(work::low_rank_backward(n, C, OC, R, x, g, input), layers[input][weight]);
+                else if (input || weight)
+                    add(work::matmul_backward(n, C, OC, gelu_before, x, g, input, weight), layers[input][weight]);
+        if (codes) add(work::decode_weights((double)codes.matrix(i).bytes(), C * OC, x), decoded);
+    }
+    if (codes) add(work::decode_weights((double)codes.matrix(WTE).bytes(), (double)(c.Vp * c.C), x), 1);
 }
 
 // The kernels of one step. norm_elems and update_elems: parameters whose gradients this process
@@ -81,39 +116,34 @@ inline std::vector<KernelWork> step_kernels(const Sizes& s, Optimizer optimizer,
     const GPT2Config& c = s.config;
     const double n = (double)s.rows(), C = (double)c.C, T = (double)s.T, x = (double)s.floatX_bytes;
     const double written = s.gpu ? x : (double)s.gradient_bytes(), g = (double)s.gradient_bytes();
-    const int64_t L = c.L, recomputed = s.recomputed_layers(), segments = recomputed / s.segment_layers();
-    const int64_t gelus_again = s.micro_steps * recomputed * (s.recompute == 1 || s.recompute == 2);
+    const ParameterLayout layout = parameter_layout(c, s.slices());
+    const int64_t L = c.L, m = s.micro_steps, lowest = std::max<int64_t>(layout.lowest_trained(), 0);
+    const int64_t k = s.segment_layers(), segment = lowest / k * k;  // of the lowest layer that trains
+    const int64_t recomputed = std::max<int64_t>(0, s.recomputed_layers() - segment), segments = recomputed / k;
+    const int64_t gelus_again = recomputed * (s.recompute == 1 || s.recompute == 2);
     const int64_t again = recomputed * (s.recompute >= 3), norms_again = recomputed * (s.recompute == 2);
+    const bool embeddings = layout.lowest_trained() < 0;
+    const bool above = lowest < L && !layout.goes_below(lowest);  // ln1 of the lowest layer has no backward pass
     std::vector<KernelWork> kernels;
     const auto add = [&](KernelWork kernel, int64_t calls) {
         kernel.calls = calls;
         if (calls > 0) kernels.push_back(kernel);
     };
-    const int64_t m = s.micro_steps, layers = m * L, forwards = m * (L + again);
-    const int64_t first_norms = m * (1 + 2 * norms_again + (again > 0 ? segments : 0));
     add(work::embedding(n, C, x), m);
-    add(work::dropout(n * C, x), s.dropout ? m * (2 + 2 * L) + 2 * forwards : 0);
-    add(work::layernorm(n, C, x), first_norms);
-    add(work::matmul(n, C, 3 * C, false, x), forwards);
-    for (const auto& [window, count, counted_again] : layers_by_window(s, again))
+    add(work::dropout(n * C, x), s.dropout ? m * (1 + embeddings + 2 * (L - lowest) + 2 * (L + again)) : 0);
+    add(work::layernorm(n, C, x), m * (1 + 2 * norms_again + (again > 0 ? segments : 0)));
+    add_products(kernels, s, layout, again, fuses_gelu ? gelus_again : 0);
+    for (const auto& [window, count, counted_again, backward] : layers_by_window(s, segment, again, lowest)) {
         add(work::attention(n, twice_seen(T, (double)window), C, x), m * (count + counted_again));
-    add(work::matmul(n, C, C, false, x), forwards);
+        add(work::attention_backward(n, twice_seen(T, (double)window), C, x), m * backward);
+    }
     add(work::residual_layernorm(n, C, x), m * (2 * L + (again > 0 ? 2 * again - segments : 0)));
-    add(work::matmul(n, C, 4 * C, true, x), forwards + (fuses_gelu ? gelus_again : 0));
-    add(work::matmul(n, 4 * C, C, false, x), forwards);
-    add(work::gelu(n * 4 * C, x), fuses_gelu ? 0 : gelus_again);
+    add(work::gelu(n * 4 * C, x), fuses_gelu ? 0 : m * gelus_again);
     add({{"teacher"}, n * s.teacher_flops}, s.teacher_flops > 0 ? m : 0);
-    add(work::classifier(n, C, (double)c.Vp, true, x, written), m);
-    add(work::layernorm_backward(n, C, x), m * (2 * L + 1));
-    add(work::matmul_backward(n, 4 * C, C, true, x, written), layers);
-    add(work::matmul_backward(n, C, 4 * C, false, x, written), layers);
-    add(work::matmul_backward(n, C, C, false, x, written), layers);
-    for (const auto& [window, count, counted_again] : layers_by_window(s, again))
-        add(work::attention_backward(n, twice_seen(T, (double)window), C, x), m * count);
-    add(work::matmul_backward(n, C, 3 * C, false, x, written), layers);
-    add(work::embedding_backward(n, C, (double)c.maxT, x, written), m);
+    add(work::classifier(n, C, (double)c.Vp, true, x, written, trains(c, WTE)), m);
+    add(work::layernorm_backward(n, C, x), m * (2 * (L - lowest) + 1 - above));
+    add(work::embedding_backward(n, C, (double)c.maxT, x, written), m * embeddings);
     add_codes(kernels, s);
-    const ParameterLayout layout = parameter_layout(c, s.slices());
     add(work::gradient_sums((double)layout.total_elems(), x), m * (s.gpu && s.sums_gradients()));
     add(work::gradient_norm((double)norm_elems, g), 1);
     if (OPTIMIZERS[optimizer].keeps.factors == KEEP_FACTORED) add(work::collect_factors((double)norm_elems), 1);

@@ -54,15 +54,18 @@ inline KernelWork low_rank(double n, double C, double OC, double R, bool gelu, d
             2 * n * (C * OC + R * (C + OC)),
             x * (n * C + C * OC + R * (C + OC) + (gelu ? 2 : 1) * n * OC)};
 }
-inline KernelWork low_rank_backward(double n, double C, double OC, double R, double x, double g) {
+// input, weight: whether the gradient of the layer's inputs, and that of its matrix, is computed.
+inline KernelWork low_rank_backward(double n, double C, double OC, double R, double x, double g, bool input = true) {
     return {{"matmul backward + LoRA", C, OC},
-            2 * n * (C * OC + 3 * R * (C + OC)),
-            x * (2 * n * C + n * OC + C * OC) + (x + g) * R * (C + OC)};
+            2 * n * ((input ? C * OC + R * C : 0) + 2 * R * (C + OC)),
+            x * ((input ? n * C + C * OC : 0) + n * C + n * OC) + (x + g) * R * (C + OC)};
 }
-inline KernelWork matmul_backward(double n, double C, double OC, bool gelu, double x, double g) {
+inline KernelWork matmul_backward(double n, double C, double OC, bool gelu, double x, double g, bool input = true,
+                                  bool weight = true) {
     return {{gelu ? "matmul backward + gelu" : "matmul backward", C, OC},
-            4 * n * C * OC,
-            x * ((gelu ? 3 : 2) * n * C + C * OC + n * OC) + g * C * OC};
+            2 * n * C * OC * (input + weight),
+            x * ((input ? (gelu ? 2 : 1) * n * C + C * OC : 0) + (weight ? n * C : 0) + n * OC) +
+                (weight ? g * C * OC : 0)};
 }
 // T: twice the keys that a query sees on average (gpt2/window.h).
 inline KernelWork attention(double n, double T, double C, double x) {
@@ -71,8 +74,8 @@ inline KernelWork attention(double n, double T, double C, double x) {
 inline KernelWork attention_backward(double n, double T, double C, double x) {
     return {{"attention backward"}, 5 * n * T * C, 8 * n * C * x};
 }
-inline KernelWork classifier(double n, double C, double Vp, bool backward, double x, double g) {
-    return {{"classifier"}, (backward ? 6 : 2) * n * C * Vp, Vp * C * (x + g)};
+inline KernelWork classifier(double n, double C, double Vp, bool backward, double x, double g, bool weight = true) {
+    return {{"classifier"}, (backward ? 4 + 2 * weight : 2) * n * C * Vp, Vp * C * (x + (weight ? g : 0))};
 }
 // The fp32 sums of several micro-steps' gradients: sums and gradients are read, sums written.
 inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
