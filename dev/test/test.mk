@@ -296,7 +296,8 @@ FUZZ_CXX ?= $(firstword $(foreach c,clang++ clang++-19 clang++-16 clang++-14,$(s
 build/fuzz/guided: dev/test/fuzz/fuzz_parsers.cpp $(wildcard dev/test/fuzz/*.h llmc/*/*.h dev/data/*.h)
 	@mkdir -p $(@D)
 	@test -z "$(FUZZ_CXX)" || $(FUZZ_CXX) -std=c++17 -O1 -g1 -march=$(ARCH) -Wall -Wextra -Wno-psabi -pthread -I. \
-	    -fsanitize=fuzzer$(comma)address$(comma)undefined -fno-sanitize-recover=all -DGUIDED $< llmc/run/services.cpp -o $@ || \
+	    -fsanitize=fuzzer$(comma)address$(comma)undefined -fno-sanitize-recover=all -DGUIDED \
+    $< llmc/run/services.cpp -o $@ || \
 	    echo "$(FUZZ_CXX) cannot build the fuzzer"
 fuzz: build/fuzz/guided               ## MINUTES=10: looks for inputs that break a parser (clang, if it is there)
 	@$(MAKE) -s SANITIZE=address build-address/fuzz_parsers
