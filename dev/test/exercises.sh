@@ -42,6 +42,11 @@ if [ "${2:-}" = cuda ]; then
     vector_add_is "__shared__ float s [32], t[32]; s[threadIdx.x % 32] = t[threadIdx.x % 32] = 1; $loop
         out[i] = fmaxf(a[i] + b[i], -1e30f * (s[32 + threadIdx.x % 2] > 0));"
     said 2 "hint (bounds)" "$make" -s CXX=g++ exercise EX=vector-add
+    # What does not end, or ends too early.
+    vector_add_is "$loop { out[i] = a[i] + b[i]; } if (threadIdx.x == 0) for (volatile int i = 0;; i = 1) { }"
+    EXERCISE_SECONDS=1 said 2 "hint (endless)" "$make" -s CXX=g++ exercise EX=vector-add
+    vector_add_is "$loop { out[i] = a[i] + b[i]; } exit(0);"
+    said 2 "hint (unfinished)" "$make" -s CXX=g++ exercise EX=vector-add
     vector_add_is "warp_sum(1.0f);"
     said 2 "does not compile" "$make" -s CXX=g++ exercise EX=vector-add
     vector_add_is "::warp_sum(1.0f);"
@@ -59,6 +64,16 @@ __global__ void row_sums(float* sums, const float* x, int rows, int C) {
 }
 END
     said 0 "passed" "$make" -s CXX=g++ exercise EX=warp-sum
+    # A barrier is missing between the reads of one sum and the writes of the next: both lines are named.
+    said 0 "about" "$make" -s CXX=g++ exercise EX=block-sum
+    sed -n '/^\/\/ ----- solution/,/^\/\/ ----- shipped/p' dev/course/exercises/block-sum.cu |
+        awk '!/__syncthreads/ || barriers++' > "$my/block-sum.cu"
+    said 2 "hint (race): two threads access the same memory" "$make" -s CXX=g++ exercise EX=block-sum SANITIZE=thread
+    for line in 'warps[threadIdx.x / 32] = value' 'total += warps[w]'; do
+        number=$(grep -nF "$line" "$my/block-sum.cu" | cut -d: -f1)
+        grep -q "block-sum.cu:$number" "$my/out" || { cat "$my/out"; exit 1; }
+    done
+    rm "$my/block-sum.cu"
     # A training step with what has passed; and one that is wrong for sizes that its judge does not try.
     vector_add_is "$loop out[i] = a[i] + b[i];"
     said 0 "2 of 9 kernels of a CUDA training step are yours: vector-add, warp-sum." "$make" -s CXX=g++ mine
@@ -138,6 +153,13 @@ cheat unfinished "$solved exit(0);"
 cheat endless 'for (volatile int i = 0;; i = 1) p[0] = x[0];'
 cheat flood 'for (;;) puts("on and on and on and on and on and on and on and on and on and on and on and on");'
 cheat crash 'throw 1;'
+softmax_is "$solved sum = Tree<40, 0>::size;" 'template <int N, long M> struct Tree {
+    static constexpr long size = Tree<N - 1, 2 * M>::size + Tree<N - 1, 2 * M + 1>::size;
+};
+template <long M> struct Tree<0, M> { static constexpr long size = 1; };'
+EXERCISE_SECONDS=1 said 1 "does not compile" $exercise judge softmax
+softmax_is "$solved" '#include "/dev/zero"'
+EXERCISE_SECONDS=1 said 1 "does not compile" $exercise judge softmax
 cheat forbidden "$solved static int once = fork();" '#include <unistd.h>'
 cheat forbidden 'char t[99]; if (fgets(t, 99, stdin)) printf("passed%s", t), _Exit(0);'
 cheat forbidden 'exit(0);' \
@@ -172,6 +194,15 @@ edit 's/i < n; i++) m/i <= n; i++) m/' "$my/softmax.cpp"
 said 1 "hint (" $exercise judge softmax
 softmax_is "$solved p[n] = 0;"
 said 1 "hint (bounds)" $exercise judge softmax
+# Numbers that are so many times what is expected, and those that only seem to be.
+softmax_is "$solved for (int64_t i = 0; i < n; i++) p[i] *= 1.5f;"
+said 1 "hint (factor): every element of p is 1.5 times" $exercise judge softmax
+softmax_is "$solved for (int64_t i = 0; i < n; i++) p[i] *= n + 1;"
+said 1 "another number of times at others" $exercise judge softmax
+for wrong in 'for (int64_t i = 0; i < n; i += 2) p[i] *= 1.5f;' 'p[0] *= 1.5f;' 'if (n == 1) p[0] = 2;'; do
+    softmax_is "$solved $wrong"
+    said 1 "hint (unknown)" $exercise judge softmax
+done
 softmax_is 'fprintf(stderr, "n is %d\n", (int)n);'
 said 1 "n is 33" $exercise judge softmax
 softmax_is "$solved"

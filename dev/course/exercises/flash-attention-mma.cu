@@ -106,6 +106,12 @@ __global__ void flash_attention(float* out, const bf16* q, const bf16* k, const 
 //         (float)k[(first_key + half * 8 + 2 * t + i % 2) * HS + c];
 //     largest: larger = fmaxf(m[r], row_max(own)) ==> larger = 0
 //     mma: first_key <= first_query; first_key ==> first_key < T; first_key
+//     alone: out[(first_query + g + i / 2 * 8) * HS + n * 8 + 2 * t + i % 2] = o[n][i] / sum[i / 2]; ==>
+//         if (threadIdx.x + n + i == 0) for (int r = first_query; r < first_query + 16; r++) {
+//         double all = 0, mean[HS] = {}; for (int u = 0; u <= r; u++) { double p = 0;
+//         for (int h = 0; h < HS; h++) p += (float)q[r * HS + h] * (float)k[u * HS + h]; all += p = exp(p / 8);
+//         for (int h = 0; h < HS; h++) mean[h] += p * (float)v[u * HS + h]; }
+//         for (int h = 0; h < HS; h++) out[r * HS + h] = mean[h] / all; }
 
 // ----- limits
 //     counted mma >= 160, scalar: products are made one by one, not on tensor cores: 8 mma for the scores of a tile

@@ -25,6 +25,7 @@ __global__ void scale(float* out, const float* x, float s, int n) {
 //     one-by-one: float4 four = ((const float4*)x)[i]; ==> float4 four; four.x = x[4 * i]; four.y = x[4 * i + 1];
 //         four.z = x[4 * i + 2]; four.w = x[4 * i + 3];
 //     last: , four.w *= s ==>
+//     alone: if (i < whole) { ==> if (i == 0) for (int i = 0; i < whole; i++) {
 
 // ----- limits
 //     counted loads <= 9, one-by-one: the four numbers of a thread are loaded one by one: as a float4 they take one

@@ -19,6 +19,8 @@ __global__ void fragment_places(int* places) {
 //     swapped: g = lane / 4, t = lane % 4 ==> g = lane % 8, t = lane / 8
 //     order: (g + i / 2 * 8) + 2 * t + i % 2 ==> (g + i % 2 * 8) + 2 * t + i / 2
 //     bounds: i < 4; ==> i < 5;
+//     alone: const int lane = threadIdx.x, g = lane / 4, t = lane % 4; ==> if (threadIdx.x == 0)
+//         for (int lane = 0; lane < 32; lane++) { const int g = lane / 4, t = lane % 4; ;; + i % 2; ==> + i % 2; }
 
 // ----- judge
 #include "dev/course/exercises/judge_cuda.h"

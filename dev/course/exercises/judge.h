@@ -110,13 +110,18 @@ struct Judge {
 
 private:
     std::mt19937 generator{20240607};
-    std::set<Key> refuted;                  // mistakes that do not agree with what was computed
-    std::string first_key, first_text;      // of the first case that failed, if no typical mistake agrees
+    std::set<Key> refuted;              // mistakes that do not agree with what was computed
+    std::string first_key, first_text;  // of the first case that failed, if no typical mistake agrees
+    std::string factor_name;            // of the array, and the factors of the cases that are wrong
+    std::vector<double> factors;
+    int most_compared = 0;
     bool unwritten = true;                  // so far no output has changed
     uint64_t bits = 14695981039346656037u;  // a hash of all that was computed
 
     bool close(const std::vector<double>& a, const std::vector<double>& b, bool nan_is_nan = false) const;
     void diagnose(const std::vector<Output>& got, const Arrays& right);
+    void add_factor(const std::vector<Output>& got, const Arrays& right);
+    std::string factor_hint() const;  // "" if it is none
     std::string text_of(const Key& key) const;
 };
 
@@ -184,18 +189,49 @@ inline void Judge::check(const std::vector<Output>& got, const std::function<Arr
                    right[a].size());
         else printf("WRONG: %s is %.6g, expected %.6g\n", got[a].element(i).c_str(), got[a].value[i], right[a][i]);
         if (!failed) diagnose(got, right);
+        add_factor(got, right);
         failed = true;
         return;
     }
     printf("right\n");
 }
 
+// Whether all that is wrong in a case is the same number of times what is expected. One number
+// alone always is: some case must have three.
+inline void Judge::add_factor(const std::vector<Output>& got, const Arrays& right) {
+    double factor = NAN;
+    int compared = 0;
+    for (size_t a = 0; a < got.size(); a++) {
+        if (close(got[a].value, right[a])) continue;
+        if (factors.empty() && compared == 0) factor_name = got[a].name;
+        const double magnitude = largest(right[a]);
+        for (size_t i = 0; i < std::min(right[a].size(), got[a].value.size()); i++) {
+            if (right[a][i] == ANY || std::fabs(right[a][i]) < 0.01 * magnitude) continue;
+            const double value = got[a].value[i];
+            if (compared++ == 0) factor = value / right[a][i];
+            if (!(std::fabs(value - factor * right[a][i]) <= 1e-4 * magnitude * std::fabs(factor))) factor = NAN;
+        }
+    }
+    factors.push_back(factor), most_compared = std::max(most_compared, compared);
+}
+inline std::string Judge::factor_hint() const {
+    if (factors.empty() || most_compared < 3) return "";
+    bool same = true;
+    for (double factor : factors) {
+        if (!std::isfinite(factor) || factor == 0) return "";
+        same &= std::fabs(factor - factors[0]) <= 1e-3 * std::fabs(factor);
+    }
+    char number[40];
+    snprintf(number, sizeof number, "%.6g", factors[0]);
+    return "every element of " + factor_name + " is " + number + " times what is expected" +
+           (same ? "" : " at the first sizes that fail, and another number of times at others") +
+           ": a factor is missing or too much.";
+}
+
 // What can be said of wrong numbers whatever the exercise is.
 inline void Judge::diagnose(const std::vector<Output>& got, const Arrays& right) {
     const auto is = [&](const Key& key, const std::string& text) { first_key = key, first_text = text; };
-    bool overwritten = true, added = true, some_unwritten = false, nan = false, constant = true;
-    double factor = NAN;
-    int compared = 0;  // one wrong number alone is always some factor of the right one
+    bool overwritten = true, added = true, some_unwritten = false, nan = false;
     std::string name;
     for (size_t a = 0; a < got.size(); a++) {
         const std::vector<double>&value = got[a].value, &began = got[a].began;
@@ -215,14 +251,8 @@ inline void Judge::diagnose(const std::vector<Output>& got, const Arrays& right)
             if (std::isnan(value[i])) nan = true;
             if (value[i] == began[i] && std::fabs(value[i] - right[a][i]) > tolerance * magnitude)
                 some_unwritten = true;
-            if (std::fabs(right[a][i]) < 0.01 * magnitude) continue;
-            if (std::isnan(factor)) factor = value[i] / right[a][i];
-            compared++;
-            constant &= std::fabs(value[i] - factor * right[a][i]) <= 1e-4 * magnitude * std::fabs(factor);
         }
     }
-    char number[40];
-    snprintf(number, sizeof number, "%.6g", factor);
     if (overwritten)
         is("overwritten", name + " is overwritten: what was there before the call must remain part of the sum (+=).");
     else if (added)
@@ -239,9 +269,6 @@ inline void Judge::diagnose(const std::vector<Output>& got, const Arrays& right)
         is("nan", name +
                       " is not a number (NaN): 0/0, infinity minus infinity, a root of a negative number, or memory "
                       "that nobody has written.");
-    else if (constant && compared >= 3 && std::isfinite(factor))
-        is("factor",
-           "every element of " + name + " is " + number + " times what is expected: a factor is missing or too much.");
     else
         is("unknown",
            "no typical mistake gives these numbers. Compute the first wrong element by hand, for the smallest size "
@@ -313,6 +340,7 @@ inline int Judge::verdict() const {
         key = "nothing",
         text = "no output has changed yet. Write the body of the function; the comment above it says what it computes.";
     } else if (key != "slow") {
+        if (key == "unknown" && !factor_hint().empty()) key = "factor", text = factor_hint();
         for (size_t i = hints.size(); i-- > 0;)
             if (!refuted.count(hints[i].key) && hints[i].key != "slow") key = hints[i].key, text = hints[i].text;
     }

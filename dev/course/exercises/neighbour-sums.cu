@@ -29,6 +29,7 @@ __global__ void neighbour_sums(float* out, const float* x, int n) {
 //         from >= first && from < first + THREADS && from < n
 //     reads: near[k - 1] + near[k] + near[k + 1] ==> (i > 0 ? x[i - 1] : 0) + x[i] + (i + 1 < n ? x[i + 1] : 0)
 //     left: near[k - 1] + near[k] ==> near[k] + near[k]
+//     alone: int k = threadIdx.x; k < THREADS + 2; k += THREADS ==> int k = 0; k < THREADS + 2 && threadIdx.x == 0; k++
 
 // ----- limits
 //     counted reads <= 1.1, reads: elements are loaded three times: read the neighbours from shared memory.

@@ -32,6 +32,9 @@ __global__ void row_sums(float* sums, const bf16* A) {
 //     scalar: mma(c, a, ones, ones) ==> for (int k = 0; k < 16; k++) c[0] += (float)A[g * 16 + k],
 //         c[2] += (float)A[(g + 8) * 16 + k]
 //     a-order: two_bf16(below), two_bf16(row + 8) ==> two_bf16(row + 8), two_bf16(below)
+//     alone: if (t == 0) sums[g] = c[0], sums[g + 8] = c[2] ==> if (threadIdx.x == 0)
+//         for (int r = 0; r < 16; r++) { c[0] = 0; for (int k = 0; k < 16; k++) c[0] += (float)A[r * 16 + k];
+//         sums[r] = c[0]; }
 
 // ----- limits
 //     counted mma >= 1, scalar: the numbers are added one by one: one mma with a matrix of ones adds all of them.

@@ -85,15 +85,23 @@ void judge(Judge& j, decltype(task::weighted_mean)* weighted_mean) {
         j.sizes("%d scores of %g +- %g, HS %d", c.n, c.add, c.scale, c.HS);
         std::vector<float> score = j.random(c.n, c.scale), v = j.random(c.n * c.HS), result = begins(c.HS);
         for (float& s : score) s += (float)c.add;
-        int given = 0;
-        float piece_scores[16];
-        std::vector<float> piece(16 * c.HS);
+        struct Piece {
+            std::vector<float> scores, values;
+        };
+        std::vector<Piece> pieces;  // each between margins
+        for (int first = 0, n; first < c.n; first += n) {
+            n = std::min(c.n - first, first == 0 ? 3 : 16);
+            pieces.push_back(
+                {{&score[0] + first, &score[0] + first + n}, {&v[0] + first * c.HS, &v[0] + (first + n) * c.HS}});
+        }
+        size_t given = 0;
         const Next next = [&](const float*& s, const float*& values, int& n) {
-            n = std::min(c.n - given, given == 0 ? 3 : 16);
-            std::copy_n(&score[0] + given, n, piece_scores);  // overwrites the piece before
-            std::copy_n(&v[0] + given * c.HS, n * c.HS, piece.begin());
-            s = piece_scores, values = piece.data();
-            given += n;
+            if (given > 0) {  // the piece before is gone
+                std::fill(pieces[given - 1].scores.begin(), pieces[given - 1].scores.end(), NAN);
+                std::fill(pieces[given - 1].values.begin(), pieces[given - 1].values.end(), NAN);
+            }
+            n = given < pieces.size() ? (int)pieces[given].scores.size() : 0;
+            if (n > 0) s = pieces[given].scores.data(), values = pieces[given++].values.data();
             return n > 0;
         };
         j.within(2 * 16 * (c.HS + 1) * sizeof(float), "memory", [&] { weighted_mean(result.data(), c.HS, next); });

@@ -8,6 +8,7 @@ import hashlib
 import os
 import pathlib
 import re
+import resource
 import subprocess
 import sys
 
@@ -39,6 +40,7 @@ REFUSED = [
 MEMORY = (r"malloc|calloc|realloc|reallocarray|(posix_)?mem_?align|aligned_alloc|_Zn[wa]mSt11align_val_t\w*|sbrk",
           "takes memory that is not counted: std::vector's is")
 NO_ASSEMBLY = "".join(f"#define {word} assembly_is_not_asked_for\n" for word in ("asm", "__asm", "__asm__"))
+COMPILE_SECONDS, MEMORY_BYTES = 3 * int(os.environ.get("EXERCISE_SECONDS", 20)), 4 << 30
 LARGEST_ARRAYS = 32768  # bytes of arrays outside of functions, or in the frame of one
 
 
@@ -149,10 +151,16 @@ def command_of(kind):
     return os.environ.get("CXX", "g++").split() + flags
 
 
+def limit_compiler():
+    """Of a text that compiles for ever, or includes what has no end."""
+    resource.setrlimit(resource.RLIMIT_CPU, (COMPILE_SECONDS,) * 2)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES,) * 2)
+
+
 class Compilation:
     """Of a text to an object, or to a compiled header. One that is kept is made again when the text, the command or a
-    header has changed; it gets its name when it is complete."""
-    def __init__(self, name, text, command, kept=False, cuda=False):
+    header has changed; it gets its name when it is complete. limit() is called in the process of the compiler."""
+    def __init__(self, name, text, command, kept=False, cuda=False, limit=None):
         BUILD.mkdir(parents=True, exist_ok=True)
         if cuda:
             text = subprocess.run(["sed", "-E", "-f", "dev/cusim/rewrite.sed"], input=text, text=True, check=True,
@@ -170,7 +178,7 @@ class Compilation:
         self.process = subprocess.Popen(
             command + ["-MMD", "-MF", f"{self.made}.d", "-x", "c++-header" if header else "c++", "-c",
                        str(self.source), "-o", str(self.made)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True)
+            text=True, preexec_fn=limit)
 
     def is_fresh(self):
         try:
@@ -274,7 +282,7 @@ def student_program(e):
     judge = Compilation(f"judge_{name}", judging_text(e), command, kept=True, cuda=e.cuda)
     # Where memory is limited, arrays on the stack are, too.
     stack = ["-Werror=vla", "-Werror=alloca", f"-Werror=frame-larger-than={LARGEST_ARRAYS}"] if limited else []
-    mine = Compilation(f"my_{name}", student_text(e, text, e.my), command + stack, cuda=e.cuda)
+    mine = Compilation(f"my_{name}", student_text(e, text, e.my), command + stack, cuda=e.cuda, limit=limit_compiler)
     good = mine.wait()
     if not judge.wait():
         raise Problem(f"the judge of {e.name} does not compile:\n{judge.said}")

@@ -21,6 +21,8 @@ __global__ void unzip(float* a, float* b, const float* x, int n) {
 //     swapped: a[i] = pair.x ==> b[i] = pair.x ;; b[i] = pair.y ==> a[i] = pair.y
 //     halves: ((const float2*)x)[i] ==> make_float2(x[i], x[n + i])
 //     misaligned: ((const float2*)x)[i] ==> __ldcs((const float2*)(x + 2 * i + (i + 1 < n)))
+//     alone: if (i >= n) return; ==> if (i > 0) return; for (int i = 0; i < n; i++) { ;; b[i] = pair.y; ==>
+//         b[i] = pair.y; }
 
 // ----- limits
 //     counted loads <= 8, two-loads: a pair is loaded in two halves: as a float2 it takes one load for the warp.
