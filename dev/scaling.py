@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What loss does a model of N parameters reach after D tokens? Trains models of several sizes on the bytes of
+"""What loss does a model of N parameters reach after S tokens? Trains models of several sizes on the bytes of
 Shakespeare, at each of several budgets of computation (iso-FLOP: a larger model sees fewer tokens), and fits
 
-    L(N, D) = E + A / N^alpha + B / D^beta          (Hoffmann et al. 2022, arXiv:2203.15556, equations 2 and 3)
+    L(N, S) = E + A / N^alpha + B / S^beta          (Hoffmann et al. 2022, arXiv:2203.15556, equations 2 and 3)
 
-N counts parameters without positions, D the tokens trained on. The fit minimises Hoffmann's Huber loss of log L from
+N counts parameters without positions, S the tokens trained on. The fit minimises Hoffmann's Huber loss of log L from
 many starting points; its range is that of fits to runs drawn again with replacement (bootstrap).
 
     pip install numpy scipy
@@ -72,7 +72,7 @@ def trials(budgets, fewest_steps, train_tokens):
             if steps >= fewest_steps and steps * WINDOWS * T <= MOST_EPOCHS * train_tokens:
                 flags = [("-e", f"{size}T{T}"), ("-l", rate_of(size)), ("-x", str(steps)), ("-v", str(steps)),
                          ("-u", str(steps // 10))]
-                wanted.append((flags, {"size": size, "N": parameters, "D": steps * WINDOWS * T, "budget": budget}))
+                wanted.append((flags, {"size": size, "N": parameters, "S": steps * WINDOWS * T, "budget": budget}))
     return wanted
 
 
@@ -96,9 +96,9 @@ def run_all(args):
             "runs": runs, "fits": fits(runs)}
 
 
-def predicted(constants, N, D):
+def predicted(constants, N, S):
     E, A, alpha, B, beta = constants
-    return E + A / N ** alpha + B / D ** beta
+    return E + A / N ** alpha + B / S ** beta
 
 
 def minimum(runs, starts=None):
@@ -106,10 +106,10 @@ def minimum(runs, starts=None):
     import numpy as np
     from scipy.optimize import least_squares
     from scipy.special import logsumexp
-    log_N, log_D, log_L = (np.log([run[key] for run in runs]) for key in ("N", "D", "loss"))
+    log_N, log_S, log_L = (np.log([run[key] for run in runs]) for key in ("N", "S", "loss"))
 
     def apart(p):
-        return logsumexp([p[0] - p[3] * log_N, p[1] - p[4] * log_D, np.full_like(log_N, p[2])], axis=0) - log_L
+        return logsumexp([p[0] - p[3] * log_N, p[1] - p[4] * log_S, np.full_like(log_N, p[2])], axis=0) - log_L
 
     starts = starts or list(itertools.product((2, 8), (2, 8), (-1, 0.3), (0.4,), (0.4,)))
     bounds = ([-5, -5, -3, 0, 0], [20, 20, 2, 2, 2])
@@ -133,7 +133,7 @@ def fits(runs):
 def spread(figures):
     """How far runs are from the fit, relative: the root of the mean square, with as many degrees fewer as constants."""
     first = figures["fits"][0]
-    apart = [math.log(run["loss"] / predicted(first, run["N"], run["D"])) for run in figures["runs"]]
+    apart = [math.log(run["loss"] / predicted(first, run["N"], run["S"])) for run in figures["runs"]]
     return math.sqrt(sum(a * a for a in apart) / max(1, len(apart) - len(first)))
 
 
@@ -156,7 +156,7 @@ def by_budget(figures):
 
 
 def optimum(constants, budget):
-    """N and D with 6 N D = budget at which the fitted loss is least (equation 4 there)."""
+    """N and S with 6 N S = budget at which the fitted loss is least (equation 4 there)."""
     _, A, alpha, B, beta = constants
     G = (alpha * A / (beta * B)) ** (1 / (alpha + beta))
     return G * (budget / 6) ** (beta / (alpha + beta)), (budget / 6) ** (alpha / (alpha + beta)) / G
@@ -176,17 +176,17 @@ def text_of(figures):
     E, A, alpha, B, beta = figures["fits"][0]
     lines = [f"Measured {figures['date']} on {figures['cpu']} by `dev/scaling.py`: {len(figures['runs'])} runs on the "
              f"{figures['tokens']:,} bytes of Shakespeare's plays that are for training.", "",
-             "| FLOPs of a run | model | N | D | validation loss | of the fit |", "|---|---|---|---|---|---|"]
-    lines += [f"| {run['budget']:.0e} | {run['size']} | {run['N']:,} | {run['D']:,} | {run['loss']:.4f} | "
-              f"{predicted(figures['fits'][0], run['N'], run['D']):.4f} |" for run in figures["runs"]]
-    lines += ["", f"The fit: L = {E:.3f} + {A:.3g} / N^{alpha:.3f} + {B:.3g} / D^{beta:.3f}; runs are "
+             "| FLOPs of a run | model | N | S | validation loss | of the fit |", "|---|---|---|---|---|---|"]
+    lines += [f"| {run['budget']:.0e} | {run['size']} | {run['N']:,} | {run['S']:,} | {run['loss']:.4f} | "
+              f"{predicted(figures['fits'][0], run['N'], run['S']):.4f} |" for run in figures["runs"]]
+    lines += ["", f"The fit: L = {E:.3f} + {A:.3g} / N^{alpha:.3f} + {B:.3g} / S^{beta:.3f}; runs are "
               f"{100 * spread(figures):.1f}% from it. Hoffmann et al. found, in nats a token of web text, "
-              "1.69 + 406.4 / N^0.34 + 410.7 / D^0.28.", "", ranges(figures["fits"]), "",
-              "| FLOPs | best N of the runs | loss there | best N of the fit | its D / N |", "|---|---|---|---|---|"]
+              "1.69 + 406.4 / N^0.34 + 410.7 / S^0.28.", "", ranges(figures["fits"]), "",
+              "| FLOPs | best N of the runs | loss there | best N of the fit | its S / N |", "|---|---|---|---|---|"]
     for budget, runs in by_budget(figures).items():
-        best, (N, D) = best_size(runs), optimum(figures["fits"][0], budget)
+        best, (N, S) = best_size(runs), optimum(figures["fits"][0], budget)
         lines.append(f"| {budget:.0e} | " + (f"{best[0]:,.0f} | {best[1]:.3f}" if best else "at an end | ") +
-                     f" | {N:,.0f} | {D / N:,.0f} |")
+                     f" | {N:,.0f} | {S / N:,.0f} |")
     return "\n".join(line if line.startswith("|") else textwrap.fill(line, 120) for line in lines)
 
 
@@ -200,7 +200,7 @@ def picture(figures):
     for color, runs in zip(svg.COLORS, groups.values()):
         points = [(math.log10(run["N"]), run["loss"]) for run in runs]
         panel.marks(points, color)
-        fitted = [(x, predicted(figures["fits"][0], run["N"], run["D"])) for (x, _), run in zip(points, runs)]
+        fitted = [(x, predicted(figures["fits"][0], run["N"], run["S"])) for (x, _), run in zip(points, runs)]
         panel.curve(fitted, color)
     panel.parts += charts.legend(80, 20, 480, [f"{budget:.0e} FLOPs" for budget in groups], svg.COLORS)[0]
     return svg.picture(640, 370, charts.SIZE, panel.parts)
@@ -216,8 +216,8 @@ def write_header(figures):
             f"constexpr double LOSS_FIT_SPREAD = {spread(figures):.4f};  // of runs around the fit, relative\n"
             f"constexpr int LOSS_FIT_RUNS = {len(figures['runs'])};\n"
             f"constexpr double LOSS_FIT_MOST_N = {WITHIN * most('N'):.3g};  // near the runs\n"
-            f"constexpr double LOSS_FIT_MOST_D = {WITHIN * most('D'):.3g};\n"
-            f"constexpr double LOSS_FIT_LEAST_D = {min(run['D'] for run in figures['runs']):.3g};\n"
+            f"constexpr double LOSS_FIT_MOST_S = {WITHIN * most('S'):.3g};\n"
+            f"constexpr double LOSS_FIT_LEAST_S = {min(run['S'] for run in figures['runs']):.3g};\n"
             f'constexpr const char* LOSS_FIT_DATE = "{figures["date"]}";\n')
     source = HEADER.read_text()
     begin, end = "// fits begin\n", "// fits end\n"

@@ -38,8 +38,8 @@ REASONS = {
     "softmax_loss": "the loss is a small difference of large numbers; the gradient of a logit is at most 1 times dloss",
     "layernorm_backward": "the gradients of gains and biases are sums over all rows, left in parts",
     "sum_parts": "the end of these sums: rounded once",
-    "attention_backward_q": "probabilities are computed again from lse, in fp32, and rounded as operands; D is a sum "
-                            "over channels, subtracted from numbers of its size",
+    "attention_backward_q": "probabilities are computed again from lse, in fp32, and rounded as operands; delta is a "
+                            "sum over channels, subtracted from numbers of its size",
     "attention_backward_kv": "the same for the gradients of keys and values",
     "gelu_backward": "computed in fp32, rounded once; the sums over rows are of the rounded values",
     "encoder_backward_wte": "a frequent token has thousands of rows to add, and the classifier's gradient besides",

@@ -200,6 +200,8 @@ def check_page(page, changed=False):
         try:
             if code is None:
                 raise Drifted("a displayed formula has no <!-- check ... --> behind it")
+            if re.search(r"\bD\b", shown):
+                raise Drifted("D alone is no name: it stands before others, for the gradient of what they name")
             formulas += run_check(shown, code)
         except Exception as problem:  # whatever a check may raise
             wrong.append(f"{page.name}:{line}: {problem if isinstance(problem, Drifted) else repr(problem)}")

@@ -92,12 +92,12 @@ def filled(page):
 def unanswered(text):
     """The questions of a chapter are numbered; each that is no exercise for the judge has an answer, folded."""
     questions, _, rest = text.partition("<details>")
-    asked = re.search(r"^## (?:Exercises|Things to try|Questions)$(.*?)(?=^## |^The exercises begin|\Z)", questions,
-                      re.M | re.S)
+    asked = re.findall(r"^## (?:Exercises|Things to try|Try it|Where to look|Questions)$(.*?)"
+                       r"(?=^## |^The exercises begin|\Z)", questions, re.M | re.S)
     numbers = lambda lines, ends="": re.findall(rf"^(\d+)\. {ends}", lines, re.M)
     answers = numbers(rest.partition("</details>")[0])
-    return [f"question {number} has no answer" for number in numbers(asked[1], "(?!`make exercise)")
-            if number not in answers] if asked else []
+    return [f"question {number} has no answer" for number in numbers("".join(asked), "(?!`make exercise)")
+            if number not in answers]
 
 
 def main():

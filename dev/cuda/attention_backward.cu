@@ -8,7 +8,7 @@ struct Operands {
     bf16* dqkv;
     const bf16 *dout, *out, *qkv;
     const float* lse;
-    float *D, *p, *ds;  // p, ds (B,NH,T,T): the first rung only
+    float *delta, *p, *ds;  // p, ds (B,NH,T,T): the first rung only
     int B, T, C, NH, HS;
     __device__ const bf16* row(int b, int t, int which, int h) const {
         return qkv + ((int64_t)b * T + t) * 3 * C + which * C + h * HS;
@@ -26,12 +26,12 @@ __device__ inline float dot(const bf16* a, const bf16* b, int n) {
     return sum;
 }
 
-// D (B,NH,T), by one thread per position of a head.
+// delta (B,NH,T), by one thread per position of a head.
 __global__ void dots_kernel(Operands o) {
     const int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= (int64_t)o.B * o.NH * o.T) return;
     const int t = i % o.T, h = i / o.T % o.NH, b = i / o.T / o.NH;
-    o.D[i] = dot(o.dout_row(b, t, h), o.out_row(b, t, h), o.HS);
+    o.delta[i] = dot(o.dout_row(b, t, h), o.out_row(b, t, h), o.HS);
 }
 // One thread per pair of query and key: stores its probability and the gradient of its score.
 __global__ void pairs_kernel(Operands o) {
@@ -42,7 +42,8 @@ __global__ void pairs_kernel(Operands o) {
     const float p = expf(dot(o.row(b, query, 0, h), o.row(b, key, 1, h), o.HS) * scale - o.log_sum(bh, query));
     const int64_t at = ((int64_t)bh * o.T + query) * o.T + key;
     o.p[at] = p;
-    o.ds[at] = p * (dot(o.dout_row(b, query, h), o.row(b, key, 2, h), o.HS) - o.D[(int64_t)bh * o.T + query]) * scale;
+    o.ds[at] =
+        p * (dot(o.dout_row(b, query, h), o.row(b, key, 2, h), o.HS) - o.delta[(int64_t)bh * o.T + query]) * scale;
 }
 // One block per position of a head, one thread per channel: the three sums over the matrices.
 __global__ void sums_kernel(Operands o) {
@@ -71,7 +72,7 @@ __global__ void recompute_kernel(Operands o) {
             score += (float)o.row(b, query, 0, h)[c] * (float)o.row(b, key, 1, h)[c],
                 dp += (float)o.dout_row(b, query, h)[c] * (float)o.row(b, key, 2, h)[c];
         p = expf(warp_sum(score) * scale - o.log_sum(bh, query));
-        ds = p * (warp_sum(dp) - o.D[(int64_t)bh * o.T + query]) * scale;
+        ds = p * (warp_sum(dp) - o.delta[(int64_t)bh * o.T + query]) * scale;
     };
     float p, ds;
     for (int key = 0; key <= t; key++) {
@@ -143,11 +144,12 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
         Backward16 backward{{d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, 0}};
         for_head_size(HS, backward);
     };
-    variant_bf16("tensor-cores",
-                 "tiles on tensor cores, two buffers; one kernel for dq, which computes D on the way, and one for dk "
-                 "and dv, which computes the scores transposed, so that they are the next product's operand; no "
-                 "atomics; 16 rows per warp",
-                 tensor_cores);
+    variant_bf16(
+        "tensor-cores",
+        "tiles on tensor cores, two buffers; one kernel for dq, which computes delta on the way, and one for dk "
+        "and dv, which computes the scores transposed, so that they are the next product's operand; no "
+        "atomics; 16 rows per warp",
+        tensor_cores);
     auto shipped = [=] {
         attention_backward(d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, d_partials);
     };

@@ -104,7 +104,7 @@ def accesses_of_block(t, head, place):
     first = (place if t.transposed else tiles - 1 - place) * t.rows
     rows = min(t.rows, t.T - first)
     begin, end = (first, t.T) if t.transposed else (0, first + rows)
-    statistics = 8 if t.transposed else 0  # lse and D of a row
+    statistics = 8 if t.transposed else 0  # lse and delta of a row
     yield Access(KEPT, head, first, rows, t.kept * rows * row_bytes, False)
     for row in range(begin, end, t.columns):
         columns = min(t.columns, t.T - row)

@@ -48,7 +48,7 @@ ATTENTION_PARTS = 512  # as in llmc/cuda/attention.cuh
 
 def attention(products, operands, results, transposed, backward=True, loaded=0):
     """Tiles of causal attention: a block copies all columns that its rows see; each of its warps multiplies its rows
-    by those that they see. Where columns are queries, lse and D are copied with them. The backward pass leaves the
+    by those that they see. Where columns are queries, lse and delta are copied with them. The backward pass leaves the
     sums over the rows of its results, if they have not too many parts. `loaded` operands do not come by cp.async."""
     def work(s, k):
         head_size, columns, M = map(int, re.search(r"ILi(\d+)ELi(\d+)ELi(\d+)E", k.symbol).groups())

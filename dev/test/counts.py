@@ -121,8 +121,8 @@ def expected_of_shipped():
     want["attention_forward"] = {
         "cp_async_global": accesses(requests(3), 16 * requests(3), 16), "mma": mma(2, 64, 1 + 1 + 2 + 2),
         "read_bytes": qkv, "written_bytes": of_out + per_row}
-    # q, k, v and dout; for dk and dv also lse and D, 4 bytes per lane; in that kernel 4 products, in that for dq 3. The
-    # latter reads out too, and writes D.
+    # q, k, v and dout; for dk and dv also lse and delta, 4 bytes per lane; in that kernel 4 products, in that for dq 3.
+    # The latter reads out too, and writes delta.
     packs, singles = requests(4), 2 * NH * T // 32
     whole_tensors = accesses(packs, 16 * packs, 16)
     with_rows = (packs + singles, 16 * packs + 4 * singles, 512 * packs + 128 * singles)

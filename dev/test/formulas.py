@@ -27,6 +27,8 @@ FAULTS = [  # what stands on the page, what must be said; nothing: it is right
     ("    z = x y\n\n<!-- check\nrun(x=2, y=3)\n-->\n", "compares nothing"),
     ("    z = x y\n\n<!-- check\nholds(x=2, y=np.nan, z=np.nan)\n-->\n", "nan and nan"),
     ("    z = x y\n\n<!-- check\nsame(run(x=2, y=3)['z'], 5)\n-->\n", "apart by 2.0e-01"),
+    ("    z = x D          y = 3\n\n<!-- check\nholds(x=2, D=3, y=3, z=6)\n-->\n", "D alone is no name"),
+    ("    Dz = x y\n\n<!-- check\nholds(x=2, y=3, Dz=6)\n-->\n", ""),
     ("Text.\n\n" + CHECK, "follows no formula"),
     ("    z = x y\n\nText.\n\n" + CHECK, "follows no formula"),
     ("    out[r] = sum over c of x[r,c] y[c]\n\n<!-- check\nx, y = normal(2, 3), normal(3)\n"
@@ -50,9 +52,13 @@ def main():
     if lax[1] or lax[2] < 20:
         print("chapter 4:", *lax)
         failed += 1
-    page = "## Exercises\n\n1. What?\n2. Why?\n3. `make exercise EX=a`: that.\n\n<details>\n1. This.\n</details>\n"
+    page = ("## Try it\n\nText.\n\n## Exercises\n\n1. What?\n2. Why?\n3. `make exercise EX=a`: that.\n\n"
+            "<details>\n1. This.\n</details>\n")
     if pages.unanswered(page) != ["question 2 has no answer"]:
         print("questions without an answer:", pages.unanswered(page))
+        failed += 1
+    if pages.unanswered("## Try it\n\n1. What?\n\n## Exercises\n\n    make\n") != ["question 1 has no answer"]:
+        print("a question under 'Try it' needs no answer")
         failed += 1
     sys.exit(failed > 0)
 

@@ -72,7 +72,7 @@ def copies(kernel, shape, access):
                 yield size["qkv"], (row * 3 * C + part * C + h * hs) * X + chunk, CHUNK
             if with_dout:
                 yield size["dout"], (row * C + h * hs) * X + chunk, CHUNK
-    if with_dout and access.what == COPIED:  # lse and D, which are tensors of one size
+    if with_dout and access.what == COPIED:  # lse and delta, which are tensors of one size
         for row in range(access.first, access.first + access.rows):
             yield from [(size["rows"], (access.head * T + row) * 4, 4)] * 2
 

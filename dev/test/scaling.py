@@ -26,9 +26,9 @@ TRUE = [1.3, 30.0, 0.42, 120.0, 0.36]
 
 
 def made_up(noise=0.0):
-    points = [(N, D) for N in (3e4, 2e5, 1e6, 5e6) for D in (3e5, 2e6, 1e7)]
-    return [{"N": N, "D": D, "budget": 6 * N * D, "loss": scaling.predicted(TRUE, N, D) * (1 + noise * (-1) ** i)}
-            for i, (N, D) in enumerate(points)]
+    points = [(N, S) for N in (3e4, 2e5, 1e6, 5e6) for S in (3e5, 2e6, 1e7)]
+    return [{"N": N, "S": S, "budget": 6 * N * S, "loss": scaling.predicted(TRUE, N, S) * (1 + noise * (-1) ** i)}
+            for i, (N, S) in enumerate(points)]
 
 
 def arithmetic():
@@ -36,9 +36,9 @@ def arithmetic():
     assert all(math.isclose(a, b, rel_tol=0.02) for a, b in zip(found, TRUE)), found
     noisy = {"runs": made_up(0.01), "fits": scaling.fits(made_up(0.01))}
     assert 0.005 < scaling.spread(noisy) < 0.02, scaling.spread(noisy)
-    N, D = scaling.optimum(TRUE, 1e12)
-    assert math.isclose(6 * N * D, 1e12)
-    assert all(scaling.predicted(TRUE, N, D) < scaling.predicted(TRUE, k * N, D / k) for k in (0.9, 1.1))
+    N, S = scaling.optimum(TRUE, 1e12)
+    assert math.isclose(6 * N * S, 1e12)
+    assert all(scaling.predicted(TRUE, N, S) < scaling.predicted(TRUE, k * N, S / k) for k in (0.9, 1.1))
     valley = [{"N": math.exp(x), "loss": 2 + (x - 11) ** 2} for x in (9, 10, 12)]
     at, loss = scaling.best_size(valley)
     assert math.isclose(at, math.exp(11)) and math.isclose(loss, 2, abs_tol=1e-9), (at, loss)
@@ -75,7 +75,7 @@ def what_plan_says():
     assert abs(low - min(fitted) * (1 - spread)) < 0.006 and abs(high - max(fitted) * (1 + spread)) < 0.006
     assert plan(10) is None and plan(10 ** 6) is None  # fewer tokens than any run, and far more
     for run in figures["runs"]:  # what the page says of the fit is so of each run
-        assert abs(math.log(run["loss"] / scaling.predicted(figures["fits"][0], run["N"], run["D"]))) < 5 * spread
+        assert abs(math.log(run["loss"] / scaling.predicted(figures["fits"][0], run["N"], run["S"]))) < 5 * spread
 
 
 def one_day_chosen():

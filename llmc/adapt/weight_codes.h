@@ -23,9 +23,10 @@
 // are positive and of about one size, so that their mean, one for a matrix, is taken away first.
 // 256 scales, of blocks that follow each other, share the largest magnitude of what is left:
 //
-//     scale = group D[code] + mean         group = max |scale - mean| over 256 blocks
+//     scale = group table[code] + mean     group = max |scale - mean| over 256 blocks
 //
-// D is the dynamic code of optim/small_state.h. Codes of weights are made with the scales before.
+// table is the dynamic code of optim/small_state.h. Codes of weights are made with the scales
+// before.
 //
 // A code is the one whose level is nearest to w / scale. A row has whole groups of 64 codes; those
 // beyond its end are of the level 0. Byte j of a group of 4-bit codes has in its lower half code j,

@@ -240,10 +240,10 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
     float* do_rows = q_rows + T * HSp;
     float* dk = do_rows + T * HSp;  // sums over all queries, as dv
     float* dv = dk + T * HSp;
-    float* p = dv + T * HSp;  // of one block, as ds, dq and D
+    float* p = dv + T * HSp;  // of one block, as ds, dq and delta
     float* ds = p + ATT_BLOCK * ATT_BLOCK;
     float* dq = ds + ATT_BLOCK * ATT_BLOCK;
-    float* D = dq + ATT_BLOCK * HSp;
+    float* delta = dq + ATT_BLOCK * HSp;
     pack_panels<ATT_NR>(k_columns, k.transposed(), 0, HS, 0, T);
     pack_panels<ATT_NR>(v_columns, v.transposed(), 0, HS, 0, T);
     pack_panels<ATT_NR>(k_rows, k, 0, T, 0, HS);
@@ -263,7 +263,7 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
             for_each_vector(HS, [&](size_t c, size_t count) {
                 total += load_some(o.at(q0 + i, c), count) * load_some(d_o.at(q0 + i, c), count);
             });
-            D[i] = sum(total);
+            delta[i] = sum(total);
         }
         memset(dq, 0, queries * HSp * sizeof(float));
         for (int64_t k0 = first_key_block(q0, window); k0 < q0 + queries; k0 += ATT_BLOCK) {
@@ -273,7 +273,7 @@ inline void attention_backward_head(float* dqkv, const float* dout, const float*
                           queries, key_panels, HS, false);
             block_product(ds, ATT_BLOCK, d_o.at(q0, 0), d_o.row_stride, 1, v_columns + k0 / ATT_NR * HS * ATT_NR, HS, 0,
                           queries, key_panels, HS, false);
-            softmax_backward_of(at.mask())(p, ds, lse + d.lse + q0, D, queries, scale, at);
+            softmax_backward_of(at.mask())(p, ds, lse + d.lse + q0, delta, queries, scale, at);
             block_product(dv + k0 * HSp, HSp, p, 1, ATT_BLOCK, do_rows, T, q0, keys, HSp / ATT_NR, queries, true,
                           k0 == q0 ? UPPER : WHOLE);
             block_product(dk + k0 * HSp, HSp, ds, 1, ATT_BLOCK, q_rows, T, q0, keys, HSp / ATT_NR, queries, true,

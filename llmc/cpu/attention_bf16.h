@@ -139,14 +139,15 @@ inline void attention_forward_head(bf16* out, float* lse, const bf16* qkv, const
 // Computes p and ds, which are P^T and dS^T of one block, from its scores S^T and dP^T. All are 64
 // x 64, with a row for each key and a column for each query. If there is a mask, only the first
 // `keys` rows and `queries` columns are there, and key i is seen by the queries from first + i on,
-// in a BAND by `window` of them. lse and D belong to the queries. ds_tiles is dS^T as tiles.
+// in a BAND by `window` of them. lse and delta belong to the queries. ds_tiles is dS^T as tiles.
 template <Mask MASK>
 inline void scores_backward(bf16* p, bf16* ds, bf16* ds_tiles, const float* scores, const float* dp, const float* lse,
-                            const float* D, int64_t keys, int64_t queries, int64_t first, int64_t window, float scale) {
+                            const float* delta, int64_t keys, int64_t queries, int64_t first, int64_t window,
+                            float scale) {
     const int64_t rows = MASK != NONE ? round_up(keys, TILE_K) : ATT_BLOCK,
                   columns = MASK != NONE ? round_up(queries, TILE_K) : ATT_BLOCK;
     for (int64_t j = 0; j < columns; j += VEC_FLOATS) {
-        const vfloat log_sums = load(lse + j), d = load(D + j);
+        const vfloat log_sums = load(lse + j), d = load(delta + j);
         const vint query = lane_numbers() + (int32_t)j, there = query < (int32_t)queries;
         for (int64_t i = 0; i < rows; i += 2) {
             vhalf grads[2];
@@ -194,9 +195,9 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
     float* dv = memory.take<float>(s.Tp * s.HSn);
     float* scores = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
     float* dp = memory.take<float>(ATT_BLOCK * ATT_BLOCK);
-    float* dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn);  // of one block of queries, as dq, D, log_sums
+    float* dq_transposed = memory.take<float>(ATT_BLOCK * s.HSn);  // of one block of queries, as dq, delta, log_sums
     float* dq = memory.take<float>(ATT_BLOCK * s.HSn);
-    float* D = memory.take<float>(ATT_BLOCK);
+    float* delta = memory.take<float>(ATT_BLOCK);
     float* log_sums = memory.take<float>(ATT_BLOCK);
     pack_tiles(q_columns, {q, 1, row}, 0, s.HS, 0, T);
     pack_tiles(do_columns, {d_o, 1, out_row}, 0, s.HS, 0, T);
@@ -221,7 +222,7 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
                     total +=
                         load_some(o + (q0 + i) * out_row + c, count) * load_some(d_o + (q0 + i) * out_row + c, count);
                 });
-            D[i] = sum(total);
+            delta[i] = sum(total);
             log_sums[i] = i < queries ? lse[d.lse + q0 + i] : 0;
         }
         const int64_t first = first_key_block(q0, window);
@@ -236,7 +237,7 @@ inline void attention_backward_head(bf16* dqkv, const bf16* dout, const bf16* ou
             const auto softmax = mask == BAND                            ? scores_backward<BAND>
                                  : part == WHOLE && queries == ATT_BLOCK ? scores_backward<NONE>
                                                                          : scores_backward<DIAGONAL>;
-            softmax(p, ds, ds_tiles, scores, dp, log_sums, D, keys, queries, k0 - q0, window, scale);
+            softmax(p, ds, ds_tiles, scores, dp, log_sums, delta, keys, queries, k0 - q0, window, scale);
             positions_product(dv + k0 * s.HSn, p, do_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
             positions_product(dk + k0 * s.HSn, ds, q_tiles + q0 / TILE_K * TILE_ELEMS, strips, query_tiles, s, part);
             multiply_tiles({dq_transposed, ATT_BLOCK, k_transposed + k0, kt_stride, s.HSn / TILE_ROWS, ds_tiles,

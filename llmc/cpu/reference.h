@@ -326,7 +326,7 @@ void attention_forward(floatX* out, float* lse, const floatX* qkv, int64_t B, in
 //
 //     Dv[t2]   = sum over t >= t2 of p[t,t2] Dout[t]
 //     Dp[t,t2] = Dout[t] . v[t2]
-//     Ds[t,t2] = p[t,t2] (Dp[t,t2] - D[t]),   D[t] = sum over t2 of p[t,t2] Dp[t,t2] = Dout[t] . out[t]
+//     Ds[t,t2] = p[t,t2] (Dp[t,t2] - delta[t]),   delta[t] = sum over t2 of p[t,t2] Dp[t,t2] = Dout[t] . out[t]
 //     Dq[t]    = sum over t2 <= t of Ds[t,t2] k[t2] / sqrt(HS)
 //     Dk[t2]   = sum over t >= t2 of Ds[t,t2] q[t] / sqrt(HS)
 //
@@ -346,15 +346,15 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
                 const floatX *d_o = dout + (b * T + t) * C + h * HS, *o = out + (b * T + t) * C + h * HS,
                              *q = qkv + (b * T + t) * at.row + at.q;
                 floatX* dq = dqkv + (b * T + t) * at.row + at.q;
-                float D = 0;
-                for (int64_t i = 0; i < HS; i++) D += d_o[i] * o[i];
+                float delta = 0;
+                for (int64_t i = 0; i < HS; i++) delta += d_o[i] * o[i];
                 for (int64_t t2 = first_seen(starts, window, b, t, T); t2 <= t; t2++) {
                     const int64_t row = (b * T + t2) * at.row;
                     const floatX *k = qkv + row + at.k, *v = qkv + row + at.v;
                     floatX *dk = dqkv + row + at.k, *dv = dqkv + row + at.v;
                     float p = std::exp(attention_score(qkv, b, t, t2, at, T, HS) - lse[(b * NH + h) * T + t]), dp = 0;
                     for (int64_t i = 0; i < HS; i++) dp += d_o[i] * v[i];
-                    float ds = p * (dp - D) * scale;
+                    float ds = p * (dp - delta) * scale;
                     for (int64_t i = 0; i < HS; i++) {
                         dv[i] += p * d_o[i];
                         dq[i] += ds * k[i];

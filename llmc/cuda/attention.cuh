@@ -79,7 +79,7 @@ struct AttentionForward {
 constexpr int ATTENTION_PARTS = 512;  // of the sums over rows of dqkv: 64 sequences of 1024 positions
 struct AttentionBackward {
     halfX* dqkv;
-    float* D;
+    float* delta;
     const halfX *dout, *out;
     const float* lse;
     const halfX* qkv;
@@ -103,9 +103,9 @@ struct AttentionBackward {
                    head_size, scale, order, leaves_sums ? partials : nullptr);
         };
         run_kernel("attention_backward_q", attention_backward_q_kernel<HS, COLS, M>,
-                   attention_backward_q_shared_bytes<HS, COLS, M>(), dqkv, D, dout, out, lse);
+                   attention_backward_q_shared_bytes<HS, COLS, M>(), dqkv, delta, dout, out, lse);
         run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS, M>,
-                   attention_backward_kv_shared_bytes<HS, COLS, M>(), dqkv, dout, lse, D);
+                   attention_backward_kv_shared_bytes<HS, COLS, M>(), dqkv, dout, lse, delta);
     }
 };
 inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
@@ -114,14 +114,14 @@ inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t 
     AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents, window};
     for_head_size(C / NH, forward);
 }
-// Attention backward in 16 bits. D (B,NH,T) is scratch. partials, if it is not null, has room for
-// ATTENTION_PARTS * 3 C: then the parts of the sums over the rows of dqkv are left there and
+// Attention backward in 16 bits. delta (B,NH,T) is scratch. partials, if it is not null, has room
+// for ATTENTION_PARTS * 3 C: then the parts of the sums over the rows of dqkv are left there and
 // returned, unless there are more of them, or documents.
-inline ColumnSums attention_backward(halfX* dqkv, float* D, const halfX* dout, const halfX* out, const float* lse,
+inline ColumnSums attention_backward(halfX* dqkv, float* delta, const halfX* dout, const halfX* out, const float* lse,
                                      const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                                      DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0) {
     const StreamRange in_stream(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(halfX)), stream);
-    AttentionBackward backward{dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents, window, partials};
+    AttentionBackward backward{dqkv, delta, dout, out, lse, qkv, B, T, C, NH, stream, documents, window, partials};
     for_head_size(C / NH, backward);
     return {partials, backward.parts, 3 * C};
 }

@@ -1,16 +1,16 @@
 // Attention backward on tensor cores. With p from lse:
 //
-//     p = e^(scale s - lse)      dp = dout v^T      D = sum_j p_j dp_j      ds = p (dp - D)
+//     p = e^(scale s - lse)      dp = dout v^T      delta = sum_j p_j dp_j      ds = p (dp - delta)
 //     dv = p^T dout              dk = scale ds^T q                          dq = scale ds k
 //
-// As out is the sum of p v, D is dout . out, and needs no score.
+// As out is the sum of p v, delta is dout . out, and needs no score.
 //
 // dk and dv are sums over queries, dq is a sum over keys. One kernel each, so that every sum
 // belongs to one warp, which adds in one order: no atomics, the same bits every time. The price:
 // both kernels compute s and dp, 7 products of tiles in place of 5. The kernel for dk and dv
 // computes the scores transposed (k q^T), so that again the result of one product is an operand of
-// the next. The kernel for dq is the first: it has the rows of dout at hand, computes their D on
-// the way, and leaves it for the other.
+// the next. The kernel for dq is the first: it has the rows of dout at hand, computes their delta
+// on the way, and leaves it for the other.
 //
 // dqkv is the gradient of a linear layer's output, whose bias needs its sums over rows. Both
 // kernels leave those of each block in `partials`, if it is not null (column_sums.cuh).
@@ -30,9 +30,9 @@ constexpr size_t attention_backward_kv_shared_bytes() {
     return attention_backward_q_shared_bytes<HS, COLS, M>() + 4 * COLS * sizeof(float);
 }
 
-// D of a row of dout, which is in a tile, and of out in memory: the sum of their products over the
-// channels. A lane has the row for itself: the order of the additions is that of the channels. All
-// loads of out are on their way before copies of dout are waited for.
+// delta of a row of dout, which is in a tile, and of out in memory: the sum of their products over
+// the channels. A lane has the row for itself: the order of the additions is that of the channels.
+// All loads of out are on their way before copies of dout are waited for.
 template <int HS>
 struct DotOfRow {
     int4 out_bits[HS / 8] = {};
@@ -52,10 +52,11 @@ struct DotOfRow {
     }
 };
 
-// The kernel for dq, of 64 M queries, 16 M per warp; keys come in tiles of COLS. Writes D (B,NH,T).
+// The kernel for dq, of 64 M queries, 16 M per warp; keys come in tiles of COLS. Writes delta
+// (B,NH,T).
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
-    attention_backward_q_kernel(halfX* dqkv, float* D, const halfX* dout, const halfX* out, const float* lse,
+    attention_backward_q_kernel(halfX* dqkv, float* delta, const halfX* dout, const halfX* out, const float* lse,
                                 const halfX* qkv, int T, int NH, int head_size, float scale, AttentionOrder order,
                                 float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
@@ -78,7 +79,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 
     const int warp_row = threadIdx.x / 32 * WARP_ROWS, first_query = block.first + warp_row, lane = threadIdx.x % 32;
     const bool any_query = first_query < block.length;
-    const int own_row = lane % WARP_ROWS, own_query = first_query + own_row;  // whose D this lane computes
+    const int own_row = lane % WARP_ROWS, own_query = first_query + own_row;  // whose delta this lane computes
     const bool own = lane < WARP_ROWS && own_query < block.length;
     const DotOfRow<HS> dot(out + block.out_offset + (int64_t)own_query * block.C, head_size, own);
     float log_sum[M][2], d[M][2];
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     copy_async_wait<1>();
     __syncthreads();  // the queries have arrived, for all threads
     const float own_d = dot.with(d_o, warp_row + own_row);
-    if (own) D[block.row_offset + own_query] = own_d;
+    if (own) delta[block.row_offset + own_query] = own_d;
 #pragma unroll
     for (int i = 0; i < 2 * M; i++) d[i / 2][i % 2] = __shfl_sync(0xFFFFFFFFu, own_d, i * 8 + lane / 4);
     const KeptRows<HS, M> queries(RowsInShared<HS, M>{q, warp_row}), douts(RowsInShared<HS, M>{d_o, warp_row});
@@ -132,12 +133,12 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 }
 
 // The kernel for dk and dv, of 64 M keys, 16 M per warp; queries come in tiles of COLS, and with
-// them their lse and D. s and dp are transposed, row: key, column: query. Queries after the last
-// one are zeros, as are their dout, lse and D: so p is 1, ds is 0, and they add nothing. The keys
-// are read from shared memory for each tile: dk and dv fill the registers.
+// them their lse and delta. s and dp are transposed, row: key, column: query. Queries after the
+// last one are zeros, as are their dout, lse and delta: so p is 1, ds is 0, and they add nothing.
+// The keys are read from shared memory for each tile: dk and dv fill the registers.
 template <int HS, int COLS, int M>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
-    attention_backward_kv_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* D, const halfX* qkv,
+    attention_backward_kv_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* delta, const halfX* qkv,
                                  int T, int NH, int head_size, float scale, AttentionOrder order, float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
@@ -148,9 +149,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     auto q = [&](int tile) { return Tile<HS>{buffer(tile)}; };
     auto d_o = [&](int tile) { return q(tile).from_row(COLS); };
     auto lse_and_D = [&](int tile) { return (float*)(buffer(tile) + 2 * COLS * HS); };
-    // Of lse and D a thread copies one value: the first COLS threads lse, the next COLS threads D.
+    // Of lse and delta a thread copies one value: the first COLS threads lse, the next COLS threads
+    // delta.
     const int copied = threadIdx.x % COLS;
-    const float* copied_from = (threadIdx.x < COLS ? lse : D) + block.row_offset + block.first + copied;
+    const float* copied_from = (threadIdx.x < COLS ? lse : delta) + block.row_offset + block.first + copied;
     auto load_queries = [&](int tile) {
         const int first_query = block.first + tile * COLS;
         load_tile<HS, COLS>(q(tile), head, block.stride, first_query, block.length, head_size);

@@ -80,7 +80,7 @@ struct AttentionBlock {
     int length, first;               // rows of the document; the block's first one
     int C, stride;                   // stride: of rows of qkv
     int64_t qkv_offset, out_offset;  // of the document's head in qkv and dqkv (B,T,3C), in out and dout (B,T,C)
-    int64_t row_offset;              // of the document's head in lse and D (B,NH,T)
+    int64_t row_offset;              // of the document's head in lse and delta (B,NH,T)
     __device__ AttentionBlock(AttentionOrder order, int T, int NH, int head_size)
         : length(T), C(NH * head_size), stride(3 * C) {
         int b, begin = 0, h, tile;

@@ -124,10 +124,10 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
 
 // The backward kernel, started twice. If KEYS_MINE, the block's TILE rows are keys, it walks over
 // tiles of queries, and sum1 and sum2 become dk and dv. Otherwise its rows are queries, it walks
-// over tiles of keys, and sum1 becomes dq; this one is the first, and writes D.
+// over tiles of keys, and sum1 becomes dq; this one is the first, and writes delta.
 template <int TILE, int CHANNELS, bool KEYS_MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
-    attention_backward_fp32_kernel(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+    attention_backward_fp32_kernel(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
                                    const float* qkv, int T, int NH, int head_size, float scale, AttentionOrder order) {
     extern __shared__ float shared_floats[];
     const size_t elems = shared_rows_elems(TILE, head_size);
@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
         if (row < TILE && mine + row < length) {
             float sum = 0;
             for (int c = 0; c < head_size; c++) sum += d_o[row][c] * out_row[c];
-            D[block.row_offset + mine + row] = sum;
+            delta[block.row_offset + mine + row] = sum;
         }
     }
     float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
@@ -171,7 +171,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             float prob = 0, grad = 0;
             if (key <= query && key + order.window > query && query < length) {
                 prob = expf(s[i / 2][i % 2] * scale - lse[block.row_offset + query]);
-                grad = prob * (dp[i / 2][i % 2] - D[block.row_offset + query]) * scale;
+                grad = prob * (dp[i / 2][i % 2] - delta[block.row_offset + query]) * scale;
             }
             p[row * (TILE + 1) + column] = prob;
             ds[row * (TILE + 1) + column] = grad;
@@ -208,7 +208,7 @@ inline void attention_forward(float* out, float* lse, const float* qkv, int64_t 
     run(out, lse, qkv, B, T, C, NH, stream, documents, window);
 }
 template <int TILE, int CHANNELS>
-void attention_backward_tiles(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+void attention_backward_tiles(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                               DocumentTiles documents, int64_t window) {
     const int HS = (int)(C / NH);
@@ -218,19 +218,19 @@ void attention_backward_tiles(float* dqkv, float* D, const float* dout, const fl
     const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents, window);
     auto run_kernel = [&](const char* name, auto kernel) {
         allow_shared(kernel, bytes, name);
-        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, D, dout, out, lse, qkv, (int)T, (int)NH, HS,
-               scale, order);
+        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, delta, dout, out, lse, qkv, (int)T, (int)NH,
+               HS, scale, order);
     };
     run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
     run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
 }
 // Attention backward in fp32. It leaves no sums over rows.
-inline ColumnSums attention_backward(float* dqkv, float* D, const float* dout, const float* out, const float* lse,
+inline ColumnSums attention_backward(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
                                      const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
                                      DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0) {
     const StreamRange in_stream(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(float)), stream);
     const auto run =
         attention_fp32_rows(C / NH) == 32 ? attention_backward_tiles<32, 8> : attention_backward_tiles<16, 32>;
-    run(dqkv, D, dout, out, lse, qkv, B, T, C, NH, stream, documents, window);
+    run(dqkv, delta, dout, out, lse, qkv, B, T, C, NH, stream, documents, window);
     return {partials};
 }

@@ -1,12 +1,12 @@
-// --ema D: an average of the weights beside them (Polyak & Juditsky 1992, doi:10.1137/0330046).
+// --ema: an average of the weights beside them (Polyak & Juditsky 1992, doi:10.1137/0330046).
 // After update t = 1, 2, ... the average a of weights w becomes
 //
-//     a = a + s (w - a),    s = max(1 - D, 1/t)
+//     a = a + s (w - a),    s = max(1 - decay, 1/t)
 //
-// So it is the mean of all weights so far until 1/t falls to 1 - D, and from then on the
-// exponential moving average, in which the weights of n updates ago count D^n: 1/(1 - D) updates
-// are its memory. Begun at the weights that were drawn instead, it would hold a part of them for as
-// long.
+// So it is the mean of all weights so far until 1/t falls to 1 - decay, and from then on the
+// exponential moving average, in which the weights of n updates ago count decay^n: 1/(1 - decay)
+// updates are its memory. Begun at the weights that were drawn instead, it would hold a part of
+// them for as long.
 //
 // It is kept in fp32, each rank its slices of the buckets (gpt2/tensors.h), whatever -z is. Where
 // it is to be evaluated or written, it takes the place of the weights: fp32 weights and it change

@@ -1,14 +1,14 @@
-// What loss to expect of a model with N parameters after D tokens, from runs on the bytes of
+// What loss to expect of a model with N parameters after S tokens, from runs on the bytes of
 // Shakespeare (dev/scaling.py, which writes the table; dev/course/34-scaling.md).
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
-// L(N, D) = E + A / N^alpha + B / D^beta in nats a byte (Hoffmann et al. 2022, equation 2)
+// L(N, S) = E + A / N^alpha + B / S^beta in nats a byte (Hoffmann et al. 2022, equation 2)
 struct LossFit {
     double E, A, alpha, B, beta;
-    double at(double N, double D) const { return E + A / std::pow(N, alpha) + B / std::pow(D, beta); }
+    double at(double N, double S) const { return E + A / std::pow(N, alpha) + B / std::pow(S, beta); }
 };
 
 // fits begin
@@ -27,8 +27,8 @@ constexpr LossFit LOSS_FITS[] = {
 constexpr double LOSS_FIT_SPREAD = 0.0191;  // of runs around the fit, relative
 constexpr int LOSS_FIT_RUNS = 12;
 constexpr double LOSS_FIT_MOST_N = 2.48e+06;  // near the runs
-constexpr double LOSS_FIT_MOST_D = 6.1e+07;
-constexpr double LOSS_FIT_LEAST_D = 1.25e+06;
+constexpr double LOSS_FIT_MOST_S = 6.1e+07;
+constexpr double LOSS_FIT_LEAST_S = 1.25e+06;
 constexpr const char* LOSS_FIT_DATE = "2026-11-25";
 // fits end
 constexpr int64_t LOSS_FIT_VOCABULARY = 257;  // bytes and the end of a text
@@ -38,8 +38,8 @@ constexpr int64_t LOSS_FIT_VOCABULARY = 257;  // bytes and the end of a text
 struct ExpectedLoss {
     double loss, low, high;
 };
-inline ExpectedLoss expected_loss(double N, double D) {
-    ExpectedLoss e{LOSS_FITS[0].at(N, D), INFINITY, 0};
-    for (const LossFit& fit : LOSS_FITS) e.low = std::min(e.low, fit.at(N, D)), e.high = std::max(e.high, fit.at(N, D));
+inline ExpectedLoss expected_loss(double N, double S) {
+    ExpectedLoss e{LOSS_FITS[0].at(N, S), INFINITY, 0};
+    for (const LossFit& fit : LOSS_FITS) e.low = std::min(e.low, fit.at(N, S)), e.high = std::max(e.high, fit.at(N, S));
     return {e.loss, e.low * (1 - LOSS_FIT_SPREAD), e.high * (1 + LOSS_FIT_SPREAD)};
 }

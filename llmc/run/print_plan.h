@@ -51,7 +51,7 @@ inline DataSize planned_data(const Options& o) {
 // The loss to expect where the model and its tokens are near those of the fit.
 inline void print_expected_loss(const GPT2Config& c, double tokens) {
     const double N = (double)(parameter_count(c) - c.maxT * c.C);  // without positions
-    if (c.V != LOSS_FIT_VOCABULARY || N > LOSS_FIT_MOST_N || tokens < LOSS_FIT_LEAST_D || tokens > LOSS_FIT_MOST_D)
+    if (c.V != LOSS_FIT_VOCABULARY || N > LOSS_FIT_MOST_N || tokens < LOSS_FIT_LEAST_S || tokens > LOSS_FIT_MOST_S)
         return;
     const ExpectedLoss e = expected_loss(N, tokens);
     printf("validation loss to expect on the bytes of Shakespeare: %.2f (%.2f to %.2f), by the fit to %d runs of %s\n",

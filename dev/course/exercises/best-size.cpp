@@ -1,37 +1,37 @@
 // ----- task
-// The loss of a model of N parameters that sees D tokens, and the FLOPs that this takes:
+// The loss of a model of N parameters that sees S tokens, and the FLOPs that this takes:
 //
-//     L = E + A / N^alpha + B / D^beta,     C = 6 N D
+//     L = E + A / N^alpha + B / S^beta,     C = 6 N S
 //
-// For given FLOPs C, which N has the lowest loss, and what is D then? Where the loss is least,
-// alpha A / N^alpha = beta B / D^beta, which gives
+// For given FLOPs C, which N has the lowest loss, and what is S then? Where the loss is least,
+// alpha A / N^alpha = beta B / S^beta, which gives
 //
 //     G = (alpha A / (beta B))^(1 / (alpha + beta))
 //     N = G (C / 6)^(beta / (alpha + beta))
-//     D = (C / 6)^(alpha / (alpha + beta)) / G
+//     S = (C / 6)^(alpha / (alpha + beta)) / G
 //
-// Writes *N and *D.
-void best_size(double* N, double* D, double C, double A, double alpha, double B, double beta) {
+// Writes *N and *S.
+void best_size(double* N, double* S, double C, double A, double alpha, double B, double beta) {
     // your code
 }
 
 // ----- solution
-void best_size(double* N, double* D, double C, double A, double alpha, double B, double beta) {
+void best_size(double* N, double* S, double C, double A, double alpha, double B, double beta) {
     const double G = std::pow(alpha * A / (beta * B), 1 / (alpha + beta));
     *N = G * std::pow(C / 6, beta / (alpha + beta));
-    *D = std::pow(C / 6, alpha / (alpha + beta)) / G;
+    *S = std::pow(C / 6, alpha / (alpha + beta)) / G;
 }
 
 // ----- mistakes
 //     six: C / 6 ==> C
-//     tokens: *D = std::pow(C / 6, alpha / (alpha + beta)) / G ==> *D = C / *N
+//     tokens: *S = std::pow(C / 6, alpha / (alpha + beta)) / G ==> *S = C / *N
 //     exponents: *N = G * std::pow(C / 6, beta ==> *N = G * std::pow(C / 6, alpha ;;
-//         *D = std::pow(C / 6, alpha ==> *D = std::pow(C / 6, beta
+//         *S = std::pow(C / 6, alpha ==> *S = std::pow(C / 6, beta
 //     root: 1 / (alpha + beta) ==> 1
 //     equal: alpha * A / (beta * B) ==> A / B
 //     inverse: alpha * A / (beta * B) ==> beta * B / (alpha * A)
 //     twenty: *N = G * std::pow(C / 6, beta / (alpha + beta)) ==> *N = std::sqrt(C / 120) ;;
-//         *D = std::pow(C / 6, alpha / (alpha + beta)) / G ==> *D = 20 * *N
+//         *S = std::pow(C / 6, alpha / (alpha + beta)) / G ==> *S = 20 * *N
 
 // ----- judge
 static Arrays best_of(double C, double A, double alpha, double B, double beta, const Key& wrong) {
@@ -57,8 +57,8 @@ static Arrays best_of(double C, double A, double alpha, double B, double beta, c
 }
 void judge(Judge& j, decltype(task::best_size)* best_size) {
     j.tolerance = 1e-4;  // a minimum is flat
-    j.hints = {{"six", "C / 6 is what N and D have to multiply to; the 6 is missing."},
-               {"tokens", "D is C / N: the 6 is missing in it."},
+    j.hints = {{"six", "C / 6 is what N and S have to multiply to; the 6 is missing."},
+               {"tokens", "S is C / N: the 6 is missing in it."},
                {"exponents", "the exponents are exchanged: N grows with beta, the exponent of the data."},
                {"root", "G is not taken to the power 1 / (alpha + beta)."},
                {"equal", "the two lacks are set equal; their derivatives are, so alpha and beta are in G."},
@@ -69,9 +69,9 @@ void judge(Judge& j, decltype(task::best_size)* best_size) {
     };
     for (const Case& c : {Case{1e13, 40, 0.4, 90, 0.35}, {6e21, 406.4, 0.34, 410.7, 0.28}, {600, 2, 0.9, 1, 0.3}}) {
         j.sizes("%g FLOPs, A %g, alpha %g, B %g, beta %g", c.C, c.A, c.alpha, c.B, c.beta);
-        double N = begin_value(0), D = begin_value(0);
-        best_size(&N, &D, c.C, c.A, c.alpha, c.B, c.beta);
-        j.check({{"N", {1}, std::vector<double>{N}}, {"D", {1}, std::vector<double>{D}}},
+        double N = begin_value(0), S = begin_value(0);
+        best_size(&N, &S, c.C, c.A, c.alpha, c.B, c.beta);
+        j.check({{"N", {1}, std::vector<double>{N}}, {"S", {1}, std::vector<double>{S}}},
                 [&](const Key& wrong) { return best_of(c.C, c.A, c.alpha, c.B, c.beta, wrong); });
     }
 }
