@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The page of make exercise SHOW=1 (dev/course/exercises/show.py): a bank conflict, a load that is not coalesced and a
-race, each planted, are in it with the numbers of the counting build; what is right has no race. Where Chromium is, the
-page opens in it without an error and says the same.
+race, each planted, are in it with the numbers of the counting build; what is right has no race. The solution of every
+other exercise in CUDA has a page, too. Where Chromium is, they open in it without an error and say the same.
 
     dev/test/show.py MAKE
 """
@@ -36,22 +36,22 @@ PLANTED = {
 }
 
 
-def solution():
-    text = (ROOT / f"dev/course/exercises/{NAME}.cu").read_text()
+def solution(name):
+    text = (ROOT / f"dev/course/exercises/{name}.cu").read_text()
     return re.search(r"^// ----- solution\n(.*?)^// -----", text, re.M | re.S)[1]
 
 
-def page_of(make, my, changes):
-    """What the page holds, and the file of counts of the same run."""
-    text = solution()
+def page_of(make, my, changes, name=NAME):
+    """What the page holds, the text of the kernel, and the page."""
+    text = solution(name)
     for old, new in changes:
         assert old in text, old
         text = text.replace(old, new)
-    (my / f"{NAME}.cu").write_text(text)
-    page = my / f"{NAME}.html"
+    (my / f"{name}.cu").write_text(text)
+    page = my / f"{name}.html"
     page.unlink(missing_ok=True)
     environment = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MFLAGS")}
-    done = subprocess.run([make, "-s", "CXX=g++", "exercise", f"EX={NAME}", "SHOW=1"], stdout=subprocess.PIPE,
+    done = subprocess.run([make, "-s", "CXX=g++", "exercise", f"EX={name}", "SHOW=1"], stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, text=True, env={**environment, "EXERCISE_MY": str(my)})
     assert page.exists(), done.stdout
     assert page.stat().st_size < 1_000_000, page.stat().st_size
@@ -155,6 +155,14 @@ def check_shown(browser, page, name, run):
     assert not sorted(set(browser.problems()))
 
 
+def check_solved(browser, run, text, page):
+    assert run["passed"] and run["launches"], page
+    assert not any(launch["races"] for launch in run["launches"]), page
+    problems = look(browser, page) if browser else []
+    assert not problems, problems
+    print(f"{page.stem}: {page.stat().st_size} bytes")
+
+
 def main():
     browser = None
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
@@ -171,6 +179,9 @@ def main():
                 if browser:
                     check_shown(browser, page, name, run)
                 print(f"{name}: {page.stat().st_size} bytes")
+            for path in sorted((ROOT / "dev/course/exercises").glob("*.cu")):
+                if path.stem != NAME:
+                    check_solved(browser, *page_of(sys.argv[1], my, [], path.stem))
         finally:
             if browser:
                 browser.process.terminate()

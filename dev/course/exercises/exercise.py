@@ -141,12 +141,16 @@ def judge(e):
         passed, text = False, f"{said}hint (forbidden): {refused}\n"
     else:
         passed, text = False, said + f"\n{e.my} does not compile. The function must stay as the stub declares it.\n"
+    keep(e, passed, begin)
+    return passed, text
+
+
+def keep(e, passed, begin):
     known = results()
     known[e.name] = {"digest": digest(e), "passed": passed, "seconds": round(time.time() - begin, 1)}
     part = MY / "results.json.tmp"
     part.write_text(json.dumps(known, indent=1) + "\n")
     part.rename(MY / "results.json")
-    return passed, text
 
 
 def give_stub(e):
@@ -164,7 +168,9 @@ def show_command(name):
     e = exercise_of(name)
     if not e.my.exists():
         return judge_command(name)
+    begin = time.time()
     passed, text, page = show.show(e)
+    keep(e, passed, begin)
     print(f"{e.my}, judged by {e.path}\n\n{text.rstrip()}")
     if page:
         print(f"\nWhat the threads did: {page} (open it in a browser)")
