@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Preference tuning: the steps of ./prefer beside the formula of DPO in PyTorch, with its gradients by autograd, on the
-same model and pairs; with adapters; resumed; on several processes; what is not accepted.
+same model and pairs; beside TRL's DPOTrainer, if it is installed; with adapters; resumed; on several processes; what is
+not accepted.
 
-    pip install numpy safetensors torch transformers
+    pip install numpy safetensors torch transformers         and trl
     make train_gpt2_cpu prefer tokenize && dev/test/preferences.py
 """
 import pathlib
@@ -18,6 +19,8 @@ import children  # noqa: E402
 children.need("numpy", "safetensors", "torch", "transformers")
 if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
+import contextlib  # noqa: E402
+import io  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import re  # noqa: E402
@@ -128,6 +131,43 @@ def beside_torch(folder):
     print(f"losses {ours[0]:.6f} to {ours[-3]:.6f}, margin to {ours[-1]:.4f}, wte after {STEPS} steps to {error:.1e}")
 
 
+def byte_tokenizer():
+    """The vocabulary of the pairs as a tokenizer of transformers."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE({letter: token for token, letter in enumerate(letters)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    end = "<|endoftext|>"
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=end, pad_token=end)
+
+
+def beside_trl(folder):
+    """The same steps by TRL's trainer, which is given text: loss, norm and margin of each."""
+    sys.path[:] = [path for path in sys.path if not path.startswith(str(ROOT))]  # where there is a datasets.py, too
+    try:
+        import datasets
+        import trl
+    except ImportError:
+        return print("pip install trl: without it its trainer is not compared")
+    pairs = [{"prompt": "<|endoftext|>" + prompt, "chosen": chosen, "rejected": rejected}
+             for i, (prompt, chosen, rejected) in enumerate(PAIRS) if (i + 1) % 4]
+    ours = numbers_of(run(*command(folder, "beside_trl", "-d", 36 * T)).stdout)
+    for beta in BETA, 1.02 * BETA:
+        settings = trl.DPOConfig(
+            output_dir=folder / "trl", beta=beta, learning_rate=RATE, lr_scheduler_type="constant", max_steps=STEPS,
+            per_device_train_batch_size=len(pairs), adam_beta2=0.95, max_grad_norm=1.0, logging_steps=1,
+            report_to="none", use_cpu=True, bf16=False, save_strategy="no")
+        with contextlib.redirect_stdout(io.StringIO()):
+            trainer = trl.DPOTrainer(transformers.GPT2LMHeadModel.from_pretrained(folder / "hf"), args=settings,
+                                     train_dataset=datasets.Dataset.from_list(pairs),
+                                     processing_class=byte_tokenizer())
+            trainer.train()
+        steps = [log for log in trainer.state.log_history if "loss" in log]
+        theirs = [step[key] for step in steps for key in ("loss", "grad_norm", "rewards/margins")]
+        assert np.allclose(ours, theirs, rtol=1e-4, atol=1e-4) == (beta == BETA), (beta, ours, theirs)
+    print(f"losses, norms and margins are those of TRL {trl.__version__}")
+
+
 def same_files(folder, one, other):
     for name in f"model_{STEPS:08}.bin", f"state_{STEPS:08}_00000.bin", "reference.bin":
         assert (folder / one / name).read_bytes() == (folder / other / name).read_bytes(), (one, other, name)
@@ -187,7 +227,7 @@ def main():
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         make_inputs(folder)
-        for test in beside_torch, resumed, on_processes, refusals:
+        for test in beside_torch, beside_trl, resumed, on_processes, refusals:
             test(folder)
 
 
