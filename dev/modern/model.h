@@ -108,6 +108,8 @@ struct Model {
     int64_t updates = 0;
     double loss_sum = 0;
     int64_t allocated_bytes = 0;
+    char* cache = nullptr;  // in generation: of each layer keys and values (NKV,cache_T,HS); scores (NH,cache_T)
+    int64_t cache_T = 0;
 
     int64_t weight_bytes() const { return in_bf16 ? 2 : 4; }
     int64_t at(int tensor, int64_t l) const { return begin[tensor] + l * shape_of(tensor, config).elems(); }
@@ -123,6 +125,17 @@ struct Model {
         return (type*)(acts + first[activation]) + layer * shape.elems;
     }
     Heads heads() const { return {config.NH, config.NKV, config.HS}; }
+    int64_t keys_elems() const { return config.NKV * cache_T * config.HS; }  // of a layer
+    template <class floatX>
+    floatX* keys(int64_t l) const {
+        return (floatX*)cache + 2 * l * keys_elems();
+    }
+    template <class floatX>
+    floatX* values(int64_t l) const {
+        return keys<floatX>(l) + keys_elems();
+    }
+    float* scores() const { return (float*)(cache + 2 * config.L * keys_elems() * weight_bytes()); }
+    int64_t cache_bytes() const { return 2 * config.L * keys_elems() * weight_bytes() + config.NH * cache_T * 4; }
 };
 inline Model model_of(const Config& c, int64_t B, int64_t T, bool in_bf16, Optimizer optimizer = ADAMW) {
     Model model{c, B, T, in_bf16};
@@ -179,7 +192,8 @@ inline std::vector<PlanRow> plan_rows(Model& model) {
             {"v", n * 4, (void**)&model.v},
             {"master", model.in_bf16 ? n * 4 : 0, (void**)&model.master},
             {"orthogonal", orthogonal_elems(model) * model.weight_bytes(), &model.orthogonal},
-            {"activations", model.acts_bytes, (void**)&model.acts}};
+            {"activations", model.acts_bytes, (void**)&model.acts},
+            {"cache", model.cache_bytes(), (void**)&model.cache}};
 }
 // Sets the sizes of the kernels' scratch memory, and returns its bytes.
 template <class floatX>

@@ -24,12 +24,13 @@
 namespace modern {
 
 // Sequences x (B,T) with their targets y; the gradient of the Loss by each position's loss; whether
-// gradients of parameters are added to; how many positions one sees, 0 = all before it.
+// gradients of parameters are added to; how many positions one sees, 0 = all before it. In
+// generation x is one token, at this position, and those before it are in the cache.
 struct Batch {
     const int *x, *y;
     float dloss = 0;
     bool add = false;
-    int64_t window = 0;
+    int64_t window = 0, position = 0;
 };
 
 // -------------------------------------------------------------------------------------------------
@@ -87,12 +88,13 @@ void activation_backward(const Config& c, floatX* fc, const floatX* dhidden, int
 
 // The first thing in the residual stream: the token's row, and if positions are learned theirs.
 template <class floatX>
-void embed(Model& model, const int* x) {
+void embed(Model& model, const Batch& batch) {
     const Config& c = model.config;
+    const int* x = batch.x;
     floatX* out = model.act<floatX>(ENCODED);
     const floatX* wte = model.param<floatX>(WTE);
     if (c.positions == LEARNED)
-        return kernels::encoder_forward(out, x, wte, model.param<floatX>(WPE), model.B, model.T, c.C, (int64_t)0);
+        return kernels::encoder_forward(out, x, wte, model.param<floatX>(WPE), model.B, model.T, c.C, batch.position);
     parallel_ranges(model.B * model.T, 16, [&](int64_t begin, int64_t end) {
         for (int64_t r = begin; r < end; r++) std::copy_n(wte + x[r] * c.C, c.C, out + r * c.C);
     });
@@ -138,11 +140,16 @@ void layer_forward(Model& model, int64_t l, const Batch& batch) {
     if (c.qk_norm)
         kernels::qk_norm_forward(act(QKV), act(QK_RAW), model.act<float>(QK_RSTD, l), param(QW), param(KW), rows, heads,
                                  c.eps);
-    if (c.positions == ROTARY) kernels::rope(act(QKV), model.act<float>(ROPE), rows, T, heads, false);
+    if (c.positions == ROTARY)
+        kernels::rope(act(QKV), model.act<float>(ROPE) + batch.position * c.HS, rows, T, heads, false);
     if (c.value_residual && l > 0)
         kernels::mix_values_forward(act(QKV), act(V_RAW), model.act<floatX>(QKV), param(SHAREW), rows, heads);
-    kernels::attention_forward(act(ATTY), model.act<float>(LSE, l), act(QKV), B, T, wide, c.NH, nullptr, batch.window,
-                               c.NKV);
+    if (batch.position > 0)
+        kernels::attention_decode(act(ATTY), model.keys<floatX>(l), model.values<floatX>(l), act(QKV), model.scores(),
+                                  batch.position, model.cache_T, wide, c.NH, batch.window, c.NKV);
+    else
+        kernels::attention_forward(act(ATTY), model.act<float>(LSE, l), act(QKV), B, T, wide, c.NH, nullptr,
+                                   batch.window, c.NKV);
     kernels::matmul_forward(act(BRANCH), act(ATTY), param(ATTPROJW), none, rows, wide, C);
     norm_forward(model, SECOND, l, act(RESIDUAL2), layer_input<floatX>(model, l), act(BRANCH));
     kernels::matmul_forward(act(FC), act(NORM2), param(FCW), none, rows, C, c.fc_row());
@@ -155,7 +162,7 @@ template <class floatX>
 void forward_to_normf(Model& model, const Batch& batch) {
     const int64_t L = model.config.L;
     const floatX* none = nullptr;
-    embed<floatX>(model, batch.x);
+    embed<floatX>(model, batch);
     norm_forward(model, FIRST, 0, model.act<floatX>(ENCODED), model.act<floatX>(ENCODED), none);
     for (int64_t l = 0; l < L; l++) {
         layer_forward<floatX>(model, l, batch);
@@ -295,17 +302,23 @@ void update(Model& model, const UpdateSettings& settings, const StepResult& resu
 // -------------------------------------------------------------------------------------------------
 // generation
 
-// The logits (V) of what follows n tokens. All of them are computed anew for each one that follows:
-// no keys are kept.
+// The logits (V) of what follows n tokens. The cache has the keys and values of `cached` of them:
+// of none, and all n go through the model at once, or of all but the last.
 template <class floatX>
-void logits_after(const Model& model, const int* tokens, int64_t n, std::vector<float>& logits) {
+void logits_after(const Model& model, const int* tokens, int64_t n, int64_t cached, std::vector<float>& logits) {
     const Config& c = model.config;
+    const int64_t rows = n - cached;
     const floatX* none = nullptr;
     Model seen = model;  // the same memory, for fewer tokens
-    seen.B = 1, seen.T = n;
-    forward_to_normf<floatX>(seen, {tokens, tokens});
+    seen.B = 1, seen.T = rows;
+    Batch batch{tokens + cached, nullptr};
+    batch.position = cached;
+    forward_to_normf<floatX>(seen, batch);
+    for (int64_t l = 0; l < c.L && cached == 0; l++)
+        fill_cache(seen.keys<floatX>(l), seen.values<floatX>(l), seen.act<floatX>(QKV, l), n, model.cache_T,
+                   c.NH * c.HS, c.NH, c.NKV);
     floatX* last = seen.act<floatX>(LOGITS);
-    kernels::matmul_forward(last, seen.act<floatX>(NORMF) + (n - 1) * c.C, seen.param<floatX>(c.tied ? WTE : HEADW),
+    kernels::matmul_forward(last, seen.act<floatX>(NORMF) + (rows - 1) * c.C, seen.param<floatX>(c.tied ? WTE : HEADW),
                             none, (int64_t)1, c.C, c.Vp);
     if (c.softcap > 0) kernels::softcap_forward(last, c.softcap, c.Vp);
     logits.assign(last, last + c.V);

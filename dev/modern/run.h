@@ -112,6 +112,7 @@ bool begin_run(Run& run) {
     run.micro_steps = s.tokens / (s.B * s.T);
     device.threads = s.threads > 0 ? (int)s.threads : available_threads();
     run.model = model_of(c, s.B, s.T, sizeof(floatX) == 2, find_optimizer(s.optimizer.c_str()));
+    if (s.sample_tokens > 0) run.model.cache_T = s.T;
     run.logger.line("model: %s: %s parameters, %s, %d threads", describe(c), grouped_text(run.model.weights),
                     s.precision, device.threads);
     if (s.plan) return print_plan<floatX>(run), false;

@@ -34,19 +34,24 @@ inline Prompt prompt_of(const Settings& s, int64_t V) {
     if (prompt.tokens.empty()) prompt.tokens.push_back(0);
     return prompt;
 }
-// -g: prints the prompt and what follows. logits_after(model, tokens, n, logits) is the model.
+// -g: prints the prompt and what follows. logits_after(model, tokens, n, cached, logits) is the
+// model, whose cache has keys and values of `cached` of the n tokens. When it is full, the model
+// goes on from the second half of what it saw.
 template <class LogitsAfter>
 void generate(const Settings& s, const Model& model, Prompt prompt, int64_t step, LogitsAfter logits_after) {
     if (s.sample_tokens == 0) return;
     std::vector<int>& tokens = prompt.tokens;
+    int64_t begin = std::max<int64_t>(0, (int64_t)tokens.size() - model.T), cached = 0;
     std::vector<float> logits;
     std::vector<double> probabilities;
     MersenneTwister random = generator_for((uint64_t)s.seed, RANDOM_SAMPLE, (uint64_t)step);
     const bool has_words = prompt.tokenizer.vocab_size() > 0;
     printf("%s", s.prompt.c_str());
     for (int64_t made = 0; made < s.sample_tokens; made++) {
-        const int64_t n = std::min<int64_t>((int64_t)tokens.size(), model.T);  // it sees the last T
-        logits_after(model, tokens.data() + tokens.size() - n, n, logits);
+        const int64_t length = (int64_t)tokens.size();
+        if (cached == model.T) begin = length - std::max<int64_t>(1, model.T / 2), cached = 0;
+        logits_after(model, &tokens[begin], length - begin, cached, logits);
+        cached = length - begin;
         sampling_probabilities(probabilities, logits.data(), model.config.V, s.temperature, s.top_k, 1);
         tokens.push_back(pick_token(probabilities, random.uniform_double()));
         if (has_words && tokens.back() == prompt.tokenizer.end_of_text) break;

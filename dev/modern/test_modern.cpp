@@ -379,6 +379,36 @@ static void grouped_attention(const Shape& s, int64_t window, bool documents) {
     use_threads(1);
     if (h.NKV == h.NH) EXPECT(attention_of(s, qkv, dout, begins, window, 0) == a);
 }
+// A position after the other, the first half of them through fill_cache().
+template <class floatX>
+static void grouped_decode(const Shape& s, int64_t window) {
+    const Heads& h = s.heads;
+    start_test(
+        format("attention in generation, %d heads that share %d of keys: %d positions, heads of %d, window %d, %s",
+               h.NH, h.NKV, s.T, h.HS, window, sizeof(floatX) == 2 ? "bf16" : "fp32"));
+    const int64_t T = s.T, C = h.out_row(), cached = T + 3, half = T / 2;
+    const auto qkv = random_of<floatX>(T * h.qkv_row(), 1.5);
+    std::vector<floatX> keys(h.NKV * cached * h.HS, floatX(NAN)), values = keys, out(C);
+    Floats want(T * C), lse(T * h.NH), scores(h.NH * cached, NAN), naive_keys(keys.size()), naive_values(keys.size());
+    Floats naive(C);
+    reference::attention_forward(want.data(), lse.data(), floats(qkv).data(), 1, T, C, h.NH, nullptr, window, h.NKV);
+    fill_cache(keys.data(), values.data(), qkv.data(), half, cached, C, h.NH, h.NKV);
+    for (int64_t t = 0; t < T; t++) {
+        const Floats row(qkv.begin() + t * h.qkv_row(), qkv.begin() + (t + 1) * h.qkv_row());
+        const Floats expected(want.begin() + t * C, want.begin() + (t + 1) * C);
+        reference::attention_decode(naive.data(), naive_keys.data(), naive_values.data(), row.data(), scores.data(), t,
+                                    cached, C, h.NH, window, h.NKV);
+        EXPECT(relative_error(naive, expected) <= sum_tolerance(h.HS + T));
+        if (t < half) continue;
+        for (int threads : {1, 3}) {
+            use_threads(threads);
+            attention_decode(out.data(), keys.data(), values.data(), &qkv[t * h.qkv_row()], scores.data(), t, cached, C,
+                             h.NH, window, h.NKV);
+            EXPECT(relative_error(floats(out), expected) <= tolerance<floatX>(1, (double)(h.HS + T)));
+        }
+    }
+    use_threads(1);
+}
 template <class floatX>
 static void soft_cap(int64_t rows, int64_t C, int64_t V) {
     start_test(format("the classifier with a soft cap is the naive one: %d x %d, V %d, %s", rows, C, V,
@@ -419,6 +449,7 @@ int main() {
         for (int64_t window : {0, 20}) {
             grouped_attention<float>(s, window, false), grouped_attention<bf16>(s, window, false);
             grouped_attention<float>(s, window, true), grouped_attention<bf16>(s, window, true);
+            grouped_decode<float>(s, window), grouped_decode<bf16>(s, window);
         }
     }
     soft_cap<float>(7, 20, 130), soft_cap<bf16>(7, 20, 130), soft_cap<float>(530, 12, 65), soft_cap<bf16>(530, 12, 65);

@@ -391,6 +391,35 @@ def generated(folder):
         want = model.generate(torch.tensor([[3, 17, 5]]), max_new_tokens=30, do_sample=False)[0].tolist()
         output = modern("-e", path, "-x", 0, "-v", 0, "-b", 2, "-g", 30, "--prompt", "3 17 5", "--temperature", 0)
         assert " ".join(map(str, want)) in output.splitlines() and len(set(want)) > 5, (want, output)
+    # With the cache each token is the likeliest after those before it, as one forward pass of the whole text has it;
+    # once the cache is full, after the second half of what it held.
+    length, T = 40, 26
+    for switch in (("--positions", "learned"), ("--value-residual", 1, "--softcap", 3), ("--qk-norm", 1),
+                   ("--norm", "layer", "--mlp", "relu2")):
+        modern("-e", "L2C48H6K2T64", "--tied", 0, *switch, "-b", 2, "-t", 32, "-v", 0, "-x", 0, "-o", folder / "run")
+        model = folder / "run/model_00000000.bin"
+        header, weights = np.split(np.fromfile(model, "<f4"), [256])
+        weights[np.abs(weights) < 0.2] *= 6  # so that scores are not all alike
+        model.write_bytes(header.tobytes() + weights.tobytes())
+        shown = modern("-e", model, "-x", 0, "-v", 0, "-b", 2, "-t", T, "-g", length, "--prompt", "11 7 300",
+                       "--temperature", 0).splitlines()[-1]
+        tokens = [int(token) for token in shown.split()]
+        assert len(tokens) == 3 + length and len(set(tokens)) > 3, tokens
+        begin, first = 0, 3
+        while begin + first < len(tokens):
+            assert_likeliest(folder, model, tokens[begin:begin + T + 1], first)
+            begin, first = begin + T + 1 - T // 2, T // 2
+        shutil.rmtree(folder / "run")
+
+
+def assert_likeliest(folder, model, tokens, first):
+    """Tokens from number `first` on have the largest logit, but for roundings."""
+    (folder / "input").write_bytes(np.array([1, len(tokens), *tokens, *tokens], "<i4").tobytes())
+    run(PROBE, model, folder / "input", folder / "output")
+    V = hf.table_of(model)["V"]
+    logits = np.fromfile(folder / "output", "<f4", count=len(tokens) * V).reshape(len(tokens), V)
+    for row, token in zip(logits[first - 1:], tokens[first:]):
+        assert row[token] > row.max() - 1e-4, (token, row.argmax(), tokens)
 
 
 # ---- files

@@ -1,28 +1,34 @@
 // Attention in generation, one position at a time; formulas: attention.h. Keys and values of the
-// positions before it are kept in a cache, for each layer keys (NH, maxT, HS) and values (NH, maxT,
-// HS). Each head reads its keys and values once per position, and does two FLOPs per value read: so
-// memory limits it. A head's keys are contiguous, and so are its values. The scores are the product
-// of its query with the matrix of its keys (dot_products.h).
+// positions before it are kept in a cache, for each layer keys (NKV, maxT, HS) and values (NKV,
+// maxT, HS); NKV is NH, or fewer where heads of queries share them (Heads, attention_mask.h), and
+// the cache is so many times smaller. Each is read once per position, with two FLOPs per value and
+// head of queries: so memory limits it. A head's keys are contiguous, and so are its values. The
+// scores are the product of its query with the matrix of its keys (dot_products.h).
 #pragma once
 #include <cmath>
-#include "llmc/cpu/device.h"
+#include "llmc/cpu/attention_mask.h"
 #include "llmc/cpu/dot_products.h"
 
-// fill_cache() for one head: its keys (maxT, HS) and values (maxT, HS), from its channels of qkv.
+// fill_cache() for head h of keys and values: n of its keys (maxT, HS) and values (maxT, HS), from
+// position `first` on, are written from n rows of qkv.
 template <class floatX>
-inline void fill_cache_head(floatX* keys, floatX* values, const floatX* qkv, int64_t first, int64_t n, int64_t C,
-                            int64_t HS) {
+inline void fill_cache_head(floatX* keys, floatX* values, const floatX* qkv, int64_t h, int64_t first, int64_t n,
+                            const Heads& heads) {
+    const int64_t HS = heads.HS;
     for (int64_t t = 0; t < n; t++) {
-        memcpy((void*)(keys + (first + t) * HS), qkv + t * 3 * C + C, HS * sizeof(floatX));
-        memcpy((void*)(values + (first + t) * HS), qkv + t * 3 * C + 2 * C, HS * sizeof(floatX));
+        const floatX* const k = qkv + t * heads.qkv_row() + (heads.NH + h) * HS;
+        memcpy((void*)(keys + (first + t) * HS), k, HS * sizeof(floatX));
+        memcpy((void*)(values + (first + t) * HS), k + heads.NKV * HS, HS * sizeof(floatX));
     }
 }
-// Writes keys and values of the first T positions to the cache of a layer, from qkv (T, 3C).
+// Writes keys and values of the first T positions to the cache of a layer, from qkv (T, C + 2 NKV
+// HS). Without NKV it is NH.
 template <class floatX>
-void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t maxT, int64_t C, int64_t NH) {
-    const int64_t HS = C / NH;
-    parallel_for(NH, [&](int64_t h) {
-        fill_cache_head(keys + h * maxT * HS, values + h * maxT * HS, qkv + h * HS, 0, T, C, HS);
+void fill_cache(floatX* keys, floatX* values, const floatX* qkv, int64_t T, int64_t maxT, int64_t C, int64_t NH,
+                int64_t NKV = 0) {
+    const Heads heads = heads_of(C, NH, NKV);
+    parallel_for(heads.NKV, [&](int64_t h) {
+        fill_cache_head(keys + h * maxT * heads.HS, values + h * maxT * heads.HS, qkv, h, 0, T, heads);
     });
 }
 
@@ -69,21 +75,23 @@ inline void weighted_sum(floatX* out, const float* p, const floatX* values, int6
 }
 
 // Attention of one new position, `last`: its key and value are added to the cache, then its query
-// meets all keys up to its own, or the last `window` of them. out (C) is written from qkv (3C).
-// scores (NH, maxT) is scratch.
+// meets all keys up to its own, or the last `window` of them. out (C) is written from qkv (C + 2
+// NKV HS). scores (NH, maxT) is scratch. The heads of queries that share keys are one thread's.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
-                      int64_t maxT, int64_t C, int64_t NH, int64_t window = 0) {
-    const int64_t HS = C / NH, n = window > 0 ? std::min(window, last + 1) : last + 1, first = last + 1 - n;
+                      int64_t maxT, int64_t C, int64_t NH, int64_t window = 0, int64_t NKV = 0) {
+    const Heads heads = heads_of(C, NH, NKV);
+    const int64_t HS = heads.HS, n = window > 0 ? std::min(window, last + 1) : last + 1, first = last + 1 - n;
     const float scale = 1.0f / std::sqrt((float)HS);
     const floatX* const no_bias = nullptr;
-    parallel_for(NH, [&](int64_t h) {
-        floatX *k = keys + h * maxT * HS, *v = values + h * maxT * HS;
-        const floatX* q = qkv + h * HS;
-        float* p = scores + h * maxT;
-        fill_cache_head(k, v, q, last, 1, C, HS);
-        dot_product_columns<1>(p, q, k + first * HS, no_bias, 1, HS, n, 0, n);
-        const float factor = 1.0f / exponentials(p, n, scale);
-        weighted_sum(out + h * HS, p, v + first * HS, n, HS, factor);
+    parallel_for(heads.NKV, [&](int64_t kv) {
+        floatX *k = keys + kv * maxT * HS, *v = values + kv * maxT * HS;
+        fill_cache_head(k, v, qkv, kv, last, 1, heads);
+        for (int64_t h = kv * heads.group(); h < (kv + 1) * heads.group(); h++) {
+            float* p = scores + h * maxT;
+            dot_product_columns<1>(p, qkv + h * HS, k + first * HS, no_bias, 1, HS, n, 0, n);
+            const float factor = 1.0f / exponentials(p, n, scale);
+            weighted_sum(out + h * HS, p, v + first * HS, n, HS, factor);
+        }
     });
 }

@@ -33,8 +33,8 @@
   X void attention_backward(floatX*, const floatX*, const floatX*, const float*, const floatX*, int64_t, int64_t, \
                                int64_t, int64_t, const int*, int64_t, int64_t); \
   X void attention_decode(floatX*, floatX*, floatX*, const floatX*, float*, int64_t, int64_t, int64_t, int64_t, \
-                             int64_t); \
-  X void fill_cache(floatX*, floatX*, const floatX*, int64_t, int64_t, int64_t, int64_t); \
+                             int64_t, int64_t); \
+  X void fill_cache(floatX*, floatX*, const floatX*, int64_t, int64_t, int64_t, int64_t, int64_t); \
   X void coded_matmul(floatX*, const floatX*, const CodeMatrix&, const floatX*, int64_t, floatX*, void*, bool); \
   X void coded_backward(floatX*, const floatX*, const CodeMatrix&, int64_t, void*, const floatX*); \
   X void coded_encoder(floatX*, const int*, const CodeMatrix&, const floatX*, int64_t, int64_t, int64_t); \

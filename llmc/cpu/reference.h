@@ -366,15 +366,17 @@ void attention_backward(floatX* dqkv, const floatX* dout, const floatX* out, con
 
 // Attention in generation, for one new position `last` of one sequence. The keys and values of the
 // positions before it are kept in a cache, to which its own are added: row `last` of each head of
-// keys (NH,maxT,HS) and values (NH,maxT,HS) is written. out (C) is written from qkv (3C). scores
-// (NH,maxT) is scratch. It sees the last `window` positions, or with 0 all.
+// keys (NKV,maxT,HS) and values (NKV,maxT,HS) is written. out (C) is written from qkv (row). scores
+// (NH,maxT) is scratch. It sees the last `window` positions, or with 0 all; NKV: as above.
 template <class floatX>
 void attention_decode(floatX* out, floatX* keys, floatX* values, const floatX* qkv, float* scores, int64_t last,
-                      int64_t maxT, int64_t C, int64_t NH, int64_t window = 0) {
+                      int64_t maxT, int64_t C, int64_t NH, int64_t window = 0, int64_t NKV = 0) {
     const int64_t HS = C / NH, first = window > 0 ? std::max<int64_t>(0, last + 1 - window) : 0;
+    const int64_t group = NKV > 0 ? NH / NKV : 1;
     for (int64_t h = 0; h < NH; h++) {
-        const floatX *q = qkv + h * HS, *new_k = q + C, *new_v = q + 2 * C;
-        floatX *k = keys + h * maxT * HS, *v = values + h * maxT * HS;
+        const HeadPlace at(h, HS, NH, NH / group);
+        const floatX *q = qkv + at.q, *new_k = qkv + at.k, *new_v = qkv + at.v;
+        floatX *k = keys + h / group * maxT * HS, *v = values + h / group * maxT * HS;
         float *p = scores + h * maxT, highest = -INFINITY, total = 0;
         for (int64_t i = 0; i < HS; i++) k[last * HS + i] = new_k[i], v[last * HS + i] = new_v[i];
         for (int64_t t = first; t <= last; t++) {
