@@ -7,11 +7,15 @@ at which stage, by --plan of the simulator's trainer; and large models in little
 Measured: milliseconds of a step, with its ratio to stage 1; the peak of the process that takes most, beside its plan;
 and bytes sent by each process, which are those of the plan to the byte (dev/test/test_processes.cpp). Stages of one
 number of processes are interleaved. Large models train two steps; where a machine has not the memory that all processes
-need, there is the plan alone.
+need, swap space included, there is the plan alone. What is swapped out counts as what is resident:
+
+    fallocate -l 16G swap && chmod 600 swap && mkswap swap && swapon swap      (as root)
 """
 import argparse
 import pathlib
 import re
+import subprocess
+import sys
 import tempfile
 import time
 
@@ -101,8 +105,7 @@ def large_table():
         plan = int(re.search(r"^total (\d+)", text, re.M)[1])
         needed, peak = processes * plan, "not run: the machine has too little"
         if needed < 0.9 * available_bytes():
-            _, mib = children.run([*(MPIRUN + [processes] if processes > 1 else []), *command], cwd=ROOT)
-            peak = f"{mib:,.0f} MiB"
+            peak = f"{peak_of([*(MPIRUN + [processes] if processes > 1 else []), *command]) / 2**20:,.0f} MiB"
         share = least_bytes(text) if "--offload" not in flags else 0
         over = f"{share / 2**20:,.0f} MiB | {(plan - share) / 2**20:,.0f} MiB" if share else " | "
         lines.append(f"| {model} | {processes} | `{' '.join(map(str, flags))}` | {peak} | {plan / 2**20:,.0f} MiB | "
@@ -111,8 +114,39 @@ def large_table():
     return lines
 
 
+def kibibytes(path, *names):
+    """The sum of lines of a file of /proc; 0 if its process is gone."""
+    try:
+        text = pathlib.Path(path).read_text()
+    except OSError:
+        return 0
+    return sum(int(number) for name in names for number in re.findall(rf"^{name}:\s+(\d+) kB", text, re.M))
+
+
 def available_bytes():
-    return 1024 * int(re.search(r"MemAvailable: +(\d+)", pathlib.Path("/proc/meminfo").read_text())[1])
+    return 1024 * kibibytes("/proc/meminfo", "MemAvailable", "SwapFree")
+
+
+def peak_of(command):
+    """Runs it. The most that one process of it had resident and in swap space together, looked at 50 times a second."""
+    process, most = children.start([str(c) for c in command], cwd=ROOT, stdout=subprocess.DEVNULL), 0
+    while process.poll() is None:
+        time.sleep(0.02)
+        family = [process.pid]
+        for pid in family:  # which grows
+            family += children_of(pid)
+            most = max(most, kibibytes(f"/proc/{pid}/status", "VmRSS", "VmSwap"))
+    if process.returncode:
+        sys.exit(f"{command} failed")
+    return 1024 * most
+
+
+def children_of(pid):
+    try:
+        return [int(child) for task in pathlib.Path(f"/proc/{pid}/task").iterdir()
+                for child in (task / "children").read_text().split()]
+    except OSError:  # it has ended
+        return []
 
 
 def planned_table():
