@@ -37,7 +37,7 @@ struct Corpus {
     // other. The tokens of the current document wait for its end, or until it is too long; then it
     // is placed.
     int64_t window = 0, padding = 0;
-    std::vector<uint16_t> waiting;
+    std::vector<uint32_t> waiting;
     std::vector<uint8_t> waiting_counts;
     bool placed = false;
     double val_fraction = 0;
@@ -46,7 +46,7 @@ struct Corpus {
     // tokens.
     int64_t tail_begin = -1;
     int64_t seed = 0;
-    uint16_t end_of_text = 0;
+    uint32_t end_of_text = 0;
     ShardSet train, val;
     std::unique_ptr<FileWriter> vocabulary;  // PREFIX_tokenizer.bin, which gets its name with the shards
     ShardSet* target = nullptr;              // where the current document goes
@@ -153,7 +153,7 @@ inline void Corpus::place_document() {
     if (waiting.empty()) return;
     const int64_t used = target->total % window;
     if (!placed && used > 0 && used + (int64_t)waiting.size() > window) {
-        const std::vector<uint16_t> ends(window - used, waiting[0]);
+        const std::vector<uint32_t> ends(window - used, waiting[0]);
         std::vector<uint8_t> counts(ends.size());
         counts[0] = 1, waiting_counts[0] = 0;
         append_tokens(*target, ends.data(), counts.data(), (int64_t)ends.size());

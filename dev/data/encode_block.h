@@ -10,7 +10,7 @@
 struct Encoded {
     Block block;
     int64_t train_bytes = INT64_MAX;  // what begins after them is for validation (Corpus::tail_begin)
-    std::vector<uint16_t> tokens;
+    std::vector<uint32_t> tokens;
     std::vector<uint8_t> counts;       // of prompts and completions: 1 for a token that counts, else 0
     std::vector<size_t> starts;        // where in tokens a document begins
     size_t validates_from = SIZE_MAX;  // where in tokens that is

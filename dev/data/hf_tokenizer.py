@@ -14,7 +14,7 @@ from files import fail
 from model_files import read_json
 
 MAGIC, VERSION, HEADER_BYTES = 20240328, 2, 1024
-FEWEST, MOST = 257, 65536  # tokens of a tokenizer file
+FEWEST, MOST = 257, 1 << 20  # tokens of a tokenizer file
 LARGEST_FILE = HEADER_BYTES + MOST * 256
 TOKENIZER_FILES = ("vocab.json", "merges.txt", "tokenizer_config.json")
 # What tokenizer.json and tokenizer_config.json may say of how a text becomes tokens; None: nothing, which is allowed.

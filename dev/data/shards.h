@@ -69,6 +69,7 @@ struct ShardSet {
     std::string prefix;  // PREFIX_train or PREFIX_val
     int64_t limit = 0;   // tokens in a shard; 0: all in one
     bool masked = false;
+    TokenLayout layout = TOKENS_16;
     std::vector<ShardFile> shards;
     int64_t total = 0;
 
@@ -80,12 +81,6 @@ inline std::string shard_path(const ShardSet& set, size_t index) {
     return set.limit ? format("%s_%06d.bin", set.prefix, index) : set.prefix + ".bin";
 }
 
-inline Header shard_header(int64_t tokens) {
-    Header header;
-    header.value[0] = TOKENS_MAGIC, header.value[1] = TOKENS_VERSION, header.value[2] = (int32_t)tokens;
-    return header;
-}
-
 // Begins the next shard of a set.
 inline void open_shard(ShardSet& set) {
     if (!set.limit && !set.shards.empty())
@@ -95,31 +90,34 @@ inline void open_shard(ShardSet& set) {
         runtime_failure("more than a million shards %s_*.bin; a larger --shard-tokens makes fewer", set.prefix);
     set.shards.push_back({std::make_unique<FileWriter>(shard_path(set, set.shards.size())), 0, nullptr});
     unpublished_files().push_back(set.shards.back().writer->temporary);
-    set.shards.back().writer->write(shard_header(0).value, sizeof(Header));
+    set.shards.back().writer->write(tokens_header(set.layout, 0).value, sizeof(Header));
     if (set.masked) set.shards.back().mask = std::make_unique<MaskWriter>(mask_path_of(set.shards.back().writer->path));
 }
 
 // Writes the number of tokens into the header of a shard, and flushes it and its mask to the disk.
-inline void close_shard(ShardFile& shard) {
+inline void close_shard(ShardFile& shard, const TokenLayout& layout) {
     if (shard.writer->fd < 0) return;
-    shard.writer->rewrite(0, shard_header(shard.tokens).value, sizeof(Header));
+    shard.writer->rewrite(0, tokens_header(layout, shard.tokens).value, sizeof(Header));
     shard.writer->flush();
     if (shard.mask) shard.mask->close(shard.writer->temporary);
 }
 inline void close_shard(ShardSet& set) {
-    if (!set.shards.empty()) close_shard(set.shards.back());
+    if (!set.shards.empty()) close_shard(set.shards.back(), set.layout);
 }
 
 // Appends tokens to a set, in new shards where one is full. counts (count): which of the tokens
 // count, where the set is masked.
-inline void append_tokens(ShardSet& set, const uint16_t* tokens, const uint8_t* counts, int64_t count) {
+inline void append_tokens(ShardSet& set, const uint32_t* tokens, const uint8_t* counts, int64_t count) {
+    std::vector<uint16_t> halves;
+    if (set.layout.token_bytes == 2) halves.assign(tokens, tokens + count);
+    const char* stored = set.layout.token_bytes == 2 ? (const char*)halves.data() : (const char*)tokens;
     while (count > 0) {
         if (set.room() == 0) close_shard(set), open_shard(set);
-        const int64_t n = std::min(count, set.room());
-        set.shards.back().writer->write(tokens, n * sizeof(uint16_t));
+        const int64_t n = std::min(count, set.room()), bytes = n * set.layout.token_bytes;
+        set.shards.back().writer->write(stored, bytes);
         if (set.masked) set.shards.back().mask->append(counts, n), counts += n;
         set.shards.back().tokens += n, set.total += n;
-        tokens += n, count -= n;
+        stored += bytes, count -= n;
     }
 }
 
@@ -146,13 +144,13 @@ inline void shorten_mask(ShardFile& shard) {
 }
 
 // Shortens a shard that is on the disk to its first tokens.
-inline void shorten_shard(ShardFile& shard, int64_t tokens) {
+inline void shorten_shard(ShardFile& shard, int64_t tokens, const TokenLayout& layout) {
     const std::string& path = shard.writer->temporary;
     shard.tokens = tokens;
     const int fd = open(path.c_str(), O_RDWR);
     if (fd >= 0) shard.writer->fd = fd;  // so that the writer reports its errors
-    if (fd < 0 || ftruncate(fd, sizeof(Header) + tokens * sizeof(uint16_t)) != 0) shard.writer->fail();
-    close_shard(shard);
+    if (fd < 0 || ftruncate(fd, sizeof(Header) + tokens * layout.token_bytes) != 0) shard.writer->fail();
+    close_shard(shard, layout);
     if (shard.mask) shorten_mask(shard);
 }
 
@@ -163,7 +161,7 @@ inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
     int64_t before = from.total;  // tokens in the shards before the first one concerned
     while (before > from.total - count) before -= from.shards[--first].tokens;
     const int64_t kept = from.total - count - before;
-    std::vector<uint16_t> tokens(PIECE_TOKENS);
+    std::vector<uint32_t> tokens(PIECE_TOKENS);
     std::vector<uint8_t> counts;
     for (size_t i = first; i < from.shards.size(); i++) {
         const ShardFile& shard = from.shards[i];
@@ -171,10 +169,9 @@ inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
         std::unique_ptr<FileReader> mask;
         if (shard.mask) mask = std::make_unique<FileReader>(shard.mask->file.temporary);
         int64_t at = i == first ? kept : 0;
-        file.seek(TOKENS_HEADER_BYTES + at * sizeof(uint16_t));
         for (int64_t n; at < shard.tokens; at += n) {
             n = std::min(PIECE_TOKENS, shard.tokens - at);
-            file.read(tokens.data(), n * sizeof(uint16_t), "the tokens");
+            if (!try_read_tokens(file, from.layout.token_bytes, at, tokens.data(), n)) file.expect_good();
             if (mask) counts = read_counts(*mask, at, n);
             append_tokens(to, tokens.data(), counts.data(), n);
         }
@@ -184,7 +181,7 @@ inline void move_tail(ShardSet& from, ShardSet& to, int64_t count) {
         unlink(from.shards[i].writer->temporary.c_str());
         if (from.shards[i].mask) unlink(from.shards[i].mask->file.temporary.c_str());
     }
-    if (first < from.shards.size() && (kept > 0 || first == 0)) shorten_shard(from.shards[first++], kept);
+    if (first < from.shards.size() && (kept > 0 || first == 0)) shorten_shard(from.shards[first++], kept, from.layout);
     from.shards.resize(std::min(first, from.shards.size()));
     from.total -= count;
 }

@@ -306,7 +306,8 @@ static void tokenize_corpus(Tokenizer& tok, const Settings& s) {
     remove_unpublished_at_exit();
     Corpus corpus(files, all_bytes, "tokenizing");
     configure(corpus, s, many, all_bytes);
-    corpus.end_of_text = (uint16_t)tok.end_of_text;
+    corpus.end_of_text = (uint32_t)tok.end_of_text;
+    corpus.train.layout = corpus.val.layout = token_layout(tok.vocab_size());
     if (makes_vocabulary(s)) {
         corpus.vocabulary = std::make_unique<FileWriter>(vocabulary_path(s));
         unpublished_files().push_back(corpus.vocabulary->temporary);

@@ -5,11 +5,12 @@
 #include "llmc/data/bits_per_byte.h"
 #include "llmc/data/tokens_file.h"
 
-static std::vector<uint16_t> read_shard(const char* path, int64_t vocab) {
+static std::vector<uint32_t> read_shard(const char* path, int64_t vocab) {
     FileReader file(path);
-    std::vector<uint16_t> tokens(read_tokens_header(file));
-    file.read(tokens.data(), tokens.size() * 2, "the tokens");
-    for (uint16_t token : tokens)
+    const TokensOfShard stored = read_tokens_header(file);
+    std::vector<uint32_t> tokens(stored.tokens);
+    if (!try_read_tokens(file, stored.token_bytes, 0, tokens.data(), stored.tokens)) file.expect_good();
+    for (uint32_t token : tokens)
         if (token >= vocab) runtime_failure("%s: token %d is not in a vocabulary of %d", path, token, vocab);
     return tokens;
 }
@@ -22,12 +23,12 @@ int main(int argc, char** argv) {
     if (has_tokenizer) tokenizer_load(tok, argv[3], false);
     const int64_t vocab = has_tokenizer ? tok.vocab_size() : atoll(argv[3]);
     if (vocab < 1) usage_error("%s", usage);
-    const std::vector<uint16_t> train = read_shard(argv[1], vocab), val = read_shard(argv[2], vocab);
+    const std::vector<uint32_t> train = read_shard(argv[1], vocab), val = read_shard(argv[2], vocab);
     if (val.empty()) runtime_failure("%s is empty", argv[2]);
     std::vector<double> count(vocab, 1.0);
-    for (uint16_t token : train) count[token]++;
+    for (uint32_t token : train) count[token]++;
     double loss = 0;
-    for (uint16_t token : val) loss -= std::log(count[token] / ((double)train.size() + (double)vocab));
+    for (uint32_t token : val) loss -= std::log(count[token] / ((double)train.size() + (double)vocab));
     printf("%.4f", loss / (double)val.size());
     const std::vector<int> targets(val.begin(), val.end());
     if (has_tokenizer) {

@@ -5,13 +5,16 @@ $(B)/modern $(B)/modern_probe $(B)/test_modern: $(B)/%: dev/modern/%.cpp $(FLAGS
 $(SHARED)/host/modern_table: dev/modern/modern_table.cpp $(wildcard dev/modern/*.h llmc/*/*.h)
 	@mkdir -p $(@D)
 	$(TIMED) $(HOSTCXX) -std=c++17 -O0 -pthread -I. $< -o $@
-MODERN := $(B)/modern $(B)/modern_probe build/host/modern_table train_gpt2_cpu $(DATA)
+MODERN := $(B)/modern $(B)/modern_probe build/host/modern_table train_gpt2_cpu tokenize $(DATA)
 $(call program,test_modern,$(B)/test_modern,$(B)/test_modern)
 modern_check = $(call check,$(1),$(2),$(MODERN),\
-    dev/test/modern.py --packages || skip "pip install numpy safetensors torch transformers"; dev/test/modern.py $(3))
+    dev/test/modern.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\
+    dev/test/modern.py $(3))
 $(call modern_check,modern,models after GPT-2 compute what transformers computes,\
     numbers planted_errors micro_steps_and_threads muon)
 $(call modern_check,modern_switches,models after GPT-2 in bf16 and with other switches,in_bf16 switches generated)
 $(call modern_check,modern_files,models after GPT-2 from and to Hugging Face,there_and_back refused_imports)
 $(call modern_check,modern_runs,runs of models after GPT-2 resume and plan and refuse,\
     resumed planned climbed bad_inputs)
+$(call modern_check,modern_tokens,models after GPT-2 have tokens of 32 bits and of foreign tokenizers,\
+    wide_tokens foreign_tokens)

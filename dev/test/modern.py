@@ -2,8 +2,9 @@
 """Tests dev/modern against transformers and PyTorch: models from and to Hugging Face, logits, losses, every gradient, a
 step of AdamW; threads, resuming, the plan, and all that is refused.
 
-    pip install numpy safetensors torch transformers
-    make build/modern build/modern_probe build/host/modern_table train_gpt2_cpu data && dev/test/modern.py [TEST...]
+    pip install numpy safetensors tiktoken torch transformers
+    make build/modern build/modern_probe build/host/modern_table train_gpt2_cpu tokenize data
+    dev/test/modern.py [TEST...]
 """
 import pathlib
 import sys
@@ -15,7 +16,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "dev"), str(ROOT / "dev/data"), str(ROOT / "dev/test"), str(ROOT / "dev/modern")]
 import children  # noqa: E402
 
-children.need("numpy", "safetensors", "torch", "transformers")
+children.need("numpy", "safetensors", "tiktoken", "torch", "transformers")
 if sys.argv[1:] == ["--packages"]:  # only says which are missing
     sys.exit()
 import argparse  # noqa: E402
@@ -30,16 +31,19 @@ import traceback  # noqa: E402
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error", TQDM_DISABLE="1")
 import numpy as np  # noqa: E402
 import safetensors.torch  # noqa: E402
+import tiktoken  # noqa: E402
+import tokenizers  # noqa: E402
 import torch  # noqa: E402
 import transformers  # noqa: E402
 
 import export_hf as export_hf_script  # noqa: E402
 import hf  # noqa: E402
+import hf_tokenizer  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
 import ladder  # noqa: E402
 from run_script import run, script  # noqa: E402
 
-MODERN, PROBE = ROOT / "build/modern", ROOT / "build/modern_probe"
+MODERN, PROBE, TOKENS = ROOT / "build/modern", ROOT / "build/modern_probe", ROOT / "dev/modern/tokens.py"
 RATE, DECAY, WINDOW = 0.01, 0.1, 9
 # family, L, C, heads, of keys, channels of a head, F, V, maxT, tied; B, T
 SHAPES = {"llama": ("llama", 2, 48, 3, 1, 16, 80, 97, 64, True, 2, 33),
@@ -422,6 +426,86 @@ def assert_likeliest(folder, model, tokens, first):
         assert row[token] > row.max() - 1e-4, (token, row.argmax(), tokens)
 
 
+# ---- tokens of 32 bits
+
+
+def wide_tokens(folder):
+    """With a vocabulary above 65,536 tokenize writes what tiktoken says, in 32 bits; a run learns from it."""
+    text = (ROOT / "dev/data/shakespeare/hamlet.txt").read_text()
+    tokens, end_of_text = hf_tokenizer.read_tokenizer(ROOT / "dev/data/gpt2_tokenizer.bin")
+    known, random = set(tokens), np.random.default_rng(1)
+    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+    ranks = {token: id for id, token in enumerate(tokens) if id != end_of_text}
+    gpt2 = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    made_up = ("".join(random.choice(list("bcdfgjkqvwxz"), 7)).encode() for _ in iter(int, 1))
+    while len(tokens) < 66000:
+        token = next(made_up)
+        if token not in known:
+            known.add(token)
+            tokens.append(token)
+    for word in re.findall(r" [A-Za-z]{4,}", text):
+        parts = gpt2.encode(word)
+        if len(parts) == 2 and word.encode() not in known:
+            known.add(word.encode())
+            tokens.append(word.encode())
+    header = np.zeros(256, "<u4")
+    header[:4] = 20240328, 2, len(tokens), end_of_text
+    (folder / "wide_tokenizer.bin").write_bytes(header.tobytes() + b"".join(bytes([len(t)]) + t for t in tokens))
+    ranks = {token: id for id, token in enumerate(tokens) if id != end_of_text}
+    wide = tiktoken.Encoding("wide", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    expected = np.array([end_of_text, *wide.encode(text)], "<u4")
+    assert (expected >= 66000).sum() > 100, "words of the text have ids of more than 16 bits"
+    run(ROOT / "tokenize", "--tokenizer", folder / "wide_tokenizer.bin", "--val-split", "tail", "--val-fraction", 0.2,
+        ROOT / "dev/data/shakespeare/hamlet.txt", "-o", folder / "wide")
+    parts = []
+    for split in "train", "val":
+        written = np.fromfile(folder / f"wide_{split}.bin", "<u4")
+        assert written[:3].tolist() == [20240801, 7, len(written) - 256] and not written[3:256].any()
+        parts.append(written[256:])
+    assert np.array_equal(np.concatenate(parts), expected) and len(parts[1]) == round(0.2 * len(expected))
+    flags = ("-e", f"L1C32H2K1T32V{len(tokens)}", "-b", 4, "-x", 30, "-l", 0.01, "-i", folder / "wide_train.bin", "-j",
+             folder / "wide_val.bin", "-v", 30, "-g", 5, "--prompt", "The play", "--tokenizer",
+             folder / "wide_tokenizer.bin", "--temperature", 0)
+    output = modern(*flags)
+    first, *_, last = (float(loss) for _, loss, _ in lines_of_steps(output))
+    assert last < first - 2 and "\nThe play" in output, output
+    refused(1, "is not in the model's vocabulary", *flags[:1], "L1C32H2K1T32V65000", *flags[2:12], "-v", 0)
+
+
+def foreign_tokens(folder):
+    """dev/modern/tokens.py writes what Hugging Face's tokenizers say, in 16 or 32 bits, and refuses what it cannot."""
+    text = ROOT / "dev/data/shakespeare/hamlet.txt"
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=400, special_tokens=["</s>"], show_progress=False)
+    tokenizer.train([str(text)], trainer)
+    for kind, more in ("<u2", 0), ("<u4", 65200):
+        tokenizer.add_tokens([f"token {i}" for i in range(more)] + ["Guildenstern"] * (more > 0))
+        tokenizer.save(str(folder / "tokenizer.json"))
+        run(TOKENS, folder / "tokenizer.json", text, text, "-o", folder / "out/text", "--val-fraction", 0.25)
+        parts = [np.fromfile(folder / f"out/text_{split}.bin", kind, offset=1024) for split in ("train", "val")]
+        once = [tokenizer.token_to_id("</s>"), *tokenizer.encode(text.read_text(), add_special_tokens=False).ids]
+        assert np.array_equal(np.concatenate(parts), once * 2) and len(parts[1]) == round(len(once) / 2), kind
+        assert (max(once) > 65535) == (kind == "<u4")
+        vocabulary = tokenizer.get_vocab_size()
+        modern("-e", f"L1C16H2T32V{vocabulary}", "-b", 2, "-x", 2, "-i", folder / "out/text_train.bin", "-j",
+               folder / "out/text_val.bin", "-v", 2)
+    numbers = run(TOKENS, folder / "tokenizer.json", "--numbers", "Enter Hamlet, reading").split()
+    assert run(TOKENS, folder / "tokenizer.json", "--text", *numbers) == "Enter Hamlet, reading\n"
+    (folder / "latin").write_bytes(b"caf\xe9")
+    for status, sentence, *arguments in (
+            (1, "no UTF-8 text: byte 3", folder / "tokenizer.json", folder / "latin", "-o", folder / "x"),
+            (1, "is no tokenizer.json", text, text, "-o", folder / "x"),
+            (1, "is not there", folder / "tokenizer.json", folder / "nothing", "-o", folder / "x"),
+            (1, "999999 is no token", folder / "tokenizer.json", "--text", 999999),
+            (2, "has no such token", folder / "tokenizer.json", text, "-o", folder / "x", "--end-of-text", "<end>"),
+            (2, "one of them", folder / "tokenizer.json", text), (2, "0 to 1", folder / "tokenizer.json", text, "-o",
+                                                                 folder / "x", "--val-fraction", 2)):
+        assert sentence in run(TOKENS, *arguments, status=status), sentence
+    assert not list(folder.glob("x*"))
+
+
 # ---- files
 
 
@@ -618,8 +702,8 @@ def refused_imports(folder):
     assert "its softcap is one that" in export_hf(folder / "capped", folder / "no", status=1)
 
 
-TESTS = [numbers, planted_errors, micro_steps_and_threads, muon, generated, in_bf16, switches, there_and_back,
-         resumed, planned, climbed, bad_inputs, refused_imports]
+TESTS = [numbers, planted_errors, micro_steps_and_threads, muon, generated, in_bf16, switches, wide_tokens,
+         foreign_tokens, there_and_back, resumed, planned, climbed, bad_inputs, refused_imports]
 
 
 def main():

@@ -150,10 +150,10 @@ static void hellaswag_files() {
     EXPECT(taken > 50 && refusals > 50);
 }
 
-static void token_files() {
-    start_test("damaged token files are read or refused");
-    std::string good = header_of(TOKENS_MAGIC, TOKENS_VERSION, 500, 0);
-    for (int i = 0; i < 500; i++) good += {(char)random_below(256), 0};
+static void token_files(const TokenLayout& layout) {
+    start_test(format("damaged token files of %d bytes a token are read or refused", layout.token_bytes));
+    std::string good = header_of(layout.magic, layout.version, 500, 0);
+    for (int i = 0; i < 500; i++) good += (char)random_below(256) + std::string(layout.token_bytes - 1, '\0');
     int taken = 0, refusals = 0;
     for (int i = 0; i < 700; i++) {
         write_whole(dir("tokens.bin"), i ? damaged(good) : good);
@@ -171,6 +171,35 @@ static void token_files() {
         (status ? refusals : taken)++;
     }
     EXPECT(taken > 50 && refusals > 50);
+}
+
+static void wide_tokens() {
+    start_test("shards of 32 bits have the tokens that were written, and stand beside those of 16");
+    std::vector<uint32_t> wide(33);
+    std::vector<uint16_t> narrow(33);
+    for (size_t i = 0; i < wide.size(); i++) wide[i] = (uint32_t)(i * 4001 + 70000), narrow[i] = (uint16_t)(i * 1999);
+    write_tokens(dir("tokens_1.bin"), wide.data(), (int64_t)wide.size());
+    write_tokens(dir("tokens_2.bin"), narrow.data(), (int64_t)narrow.size());
+    DataLoader loader;
+    dataloader_open(loader, "-i", dir("tokens_?.bin"), 16, 200000, 42, false);
+    int x[16], y[16];
+    for (int64_t w = 0; w < 4; w++) {
+        load_window(loader, w, x, y);
+        for (int64_t t = 0; t < 16; t++) {
+            const int64_t at = w % 2 * 16 + t;
+            EXPECT(x[t] == (w < 2 ? (int)wide[at] : narrow[at]) &&
+                   y[t] == (w < 2 ? (int)wide[at + 1] : narrow[at + 1]));
+        }
+    }
+    start_test("tokens that no int holds, or that are not in the vocabulary, are refused");
+    for (uint32_t token : {200000u, 1u << 31, UINT32_MAX}) {
+        wide[16] = token;
+        write_tokens(dir("tokens_1.bin"), wide.data(), (int64_t)wide.size());
+        DataLoader damaged;
+        dataloader_open(damaged, "-i", dir("tokens_1.bin"), 16, 200000, 42, false);
+        EXPECT(contains(try_load_window(damaged, 0, x, y), format("token %d at offset 16", (int64_t)token).c_str()));
+    }
+    for (const char* name : {"tokens_1.bin", "tokens_2.bin"}) unlink(dir(name).c_str());
 }
 
 // A file with this content to which terabytes are added that take no room on the disk.
@@ -196,7 +225,7 @@ static void sparse_files() {
     EXPECT(outcome([] { hellaswag_load(dir("h.bin"), 256); }) == 1);
     write_sparse(dir("h.bin"), header_of(20240522, 1, INT32_MAX, INT32_MAX));
     EXPECT(outcome([] { hellaswag_load(dir("h.bin"), 256); }) == 1);
-    write_sparse(dir("tokens.bin"), header_of(TOKENS_MAGIC, TOKENS_VERSION, INT32_MAX, 0));
+    write_sparse(dir("tokens.bin"), header_of(TOKENS_32.magic, TOKENS_32.version, INT32_MAX, 0));
     EXPECT(outcome([] {
                DataLoader loader;
                dataloader_open(loader, "-i", dir("tokens.bin"), 16, 256, 42, true);
@@ -298,7 +327,8 @@ int main() {
     default_files();
     tokenizers();
     hellaswag_files();
-    token_files();
+    token_files(TOKENS_16), token_files(TOKENS_32);
+    wide_tokens();
     sparse_files();
     return report_and_clean();
 }

@@ -2,13 +2,12 @@
 #pragma once
 #include "llmc/data/dataloader.h"
 
-// Exit 1 if the disk fails.
-inline void write_tokens(const std::string& path, const uint16_t* tokens, int64_t count) {
-    Header header;
-    header.value[0] = TOKENS_MAGIC, header.value[1] = TOKENS_VERSION, header.value[2] = (int32_t)count;
+// A shard of uint16_t or uint32_t. Exit 1 if the disk fails.
+template <class Token>
+void write_tokens(const std::string& path, const Token* tokens, int64_t count) {
     FileWriter file(path);
-    file.write(header.value, sizeof(header.value));
-    file.write(tokens, count * sizeof(uint16_t));
+    file.write(tokens_header(sizeof(Token) == 4 ? TOKENS_32 : TOKENS_16, count).value, sizeof(Header));
+    file.write(tokens, count * sizeof(Token));
     file.commit();
 }
 

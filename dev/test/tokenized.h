@@ -34,7 +34,7 @@ inline std::vector<int> shard(const std::string& path) {
     if (bytes.size() < 1024 || bytes.size() % 2) return ids;
     int32_t header[3];
     memcpy(header, bytes.data(), sizeof(header));
-    if (header[0] != TOKENS_MAGIC || header[1] != 1 || header[2] != (int)(bytes.size() - 1024) / 2) return ids;
+    if (header[0] != TOKENS_16.magic || header[1] != 1 || header[2] != (int)(bytes.size() - 1024) / 2) return ids;
     for (size_t at = 1024; at < bytes.size(); at += 2)
         ids.push_back((unsigned char)bytes[at] | (unsigned char)bytes[at + 1] << 8);
     return ids;

@@ -24,7 +24,7 @@ struct DataLoader {
     bool shuffle = false, masked = false;
     std::vector<DataSource> sources;
     std::vector<SourceTurn> turns;  // whose windows come when
-    std::vector<uint16_t> window;   // T + 1 tokens
+    std::vector<uint32_t> window;   // T + 1 tokens
     std::vector<uint8_t> mask;      // the bytes with the bits of T targets
 };
 
@@ -174,8 +174,8 @@ inline std::string read_window(DataLoader& loader, const WindowPlace& window) {
     FileReader& file = *window.source.file;
     const std::string change = change_of(shard.file, file);
     if (!change.empty()) return change;
-    file.seek(TOKENS_HEADER_BYTES + window.first * 2);
-    return file.try_read(loader.window.data(), (loader.T + 1) * 2, "the tokens") ? "" : file.problem;
+    const bool read = try_read_tokens(file, shard.token_bytes, window.first, loader.window.data(), loader.T + 1);
+    return read ? "" : file.problem;
 }
 
 // Reads the bits of a window's targets, of which the one at position t is bit `first_bit` + t of
@@ -223,14 +223,14 @@ inline std::string try_load_window(DataLoader& loader, int64_t w, int* x, int* y
     if (!problem.empty()) return problem;
     const int64_t T = loader.T;
     for (int64_t t = 0; t <= T; t++) {
-        const int token = loader.window[t];
+        const int64_t token = loader.window[t];
         if (token >= loader.vocab)
             return format(
                 "%s: token %d at offset %d is not in the model's vocabulary of %d; the file is "
                 "damaged, or made with another tokenizer (V in -e sets the vocabulary of a new model)",
                 window.shard.file.path, token, window.first + t, loader.vocab);
-        if (t < T) x[t] = token;
-        if (t > 0) y[t - 1] = token;
+        if (t < T) x[t] = (int)token;
+        if (t > 0) y[t - 1] = (int)token;
     }
     return ignore_targets(loader, window, y);
 }

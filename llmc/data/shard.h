@@ -14,7 +14,7 @@ struct DataFile {
 
 struct Shard {
     DataFile file, mask;  // mask: which of the tokens count (mask_file.h); no path if all do
-    int64_t tokens = 0, windows = 0;
+    int64_t tokens = 0, token_bytes = 0, windows = 0;
     TextTokens text;  // of a text, else empty
 
     bool in_memory() const { return !text.tokens.empty(); }
@@ -46,7 +46,8 @@ inline Shard open_shard(const std::string& path, int64_t T, Checksum& identity, 
         shard.text = tokens_of_text(file, *tok, *logger);
         identity.add(shard.text.tokens.data(), shard.text.tokens.size() * sizeof(uint16_t));
     }
-    shard.tokens = tok ? (int64_t)shard.text.tokens.size() : read_tokens_header(file);
+    const TokensOfShard stored = tok ? TokensOfShard{(int64_t)shard.text.tokens.size(), 0} : read_tokens_header(file);
+    shard.tokens = stored.tokens, shard.token_bytes = stored.token_bytes;
     const int64_t targets = std::max<int64_t>(0, shard.tokens - 1);
     shard.windows = tok ? ceil_div(targets, T) : targets / T;
     if (shard.windows > UINT32_MAX) runtime_failure("%s has too many windows of %d tokens", path, T);

@@ -27,6 +27,8 @@
 #include "llmc/data/unicode_tables.h"
 #include "llmc/base/utf8.h"
 
+constexpr int MOST_TOKENS = 1 << 20;  // of a tokenizer file
+
 enum CharClass : uint8_t { CHAR_OTHER, CHAR_LETTER, CHAR_NUMBER, CHAR_SPACE, CHAR_INVALID };
 
 struct Tokenizer {
@@ -96,7 +98,9 @@ inline void index_tokens(Tokenizer& tok) {
     mark(std::begin(UNICODE_NUMBERS), std::end(UNICODE_NUMBERS), CHAR_NUMBER);
     mark(std::begin(UNICODE_SPACES), std::end(UNICODE_SPACES), CHAR_SPACE);
 
-    tok.piece_slots.assign(1 << 18, -1);
+    size_t pieces = 1 << 18;  // at most half full, so that every search finds an empty one soon; so with pairs
+    while (pieces < 2 * tok.bytes_of.size()) pieces *= 2;
+    tok.piece_slots.assign(pieces, -1);
     for (int id = 0; id < tok.vocab_size(); id++) {
         if (id == tok.end_of_text) continue;  // in a text, <|endoftext|> is not special
         size_t slot = hash_bytes(tok.bytes_of[id]) & (tok.piece_slots.size() - 1);
@@ -116,7 +120,7 @@ inline void index_tokens(Tokenizer& tok) {
             if (a >= 0 && b >= 0) pairs.push_back({(uint64_t)a << 32 | b, id});
         }
     }
-    size_t slots = 1 << 20;  // at most half full, so that every search finds an empty one soon
+    size_t slots = 1 << 20;
     while (slots < 2 * pairs.size()) slots *= 2;
     tok.pair_slots.assign(slots, {});
     for (const Tokenizer::PairSlot& pair : pairs) tok.pair_slots[pair_slot(tok, pair.pair)] = pair;
@@ -129,7 +133,7 @@ inline Header read_tokenizer_header(FileReader& file) {
     if (header.value[1] != 2)
         runtime_failure("%s has version %d of the tokenizer layout; 2 is expected (it names the end-of-text token)",
                         file.path, header.value[1]);
-    if (vocab < 257 || vocab > 65536 || eot < 0 || eot >= vocab)
+    if (vocab < 257 || vocab > MOST_TOKENS || eot < 0 || eot >= vocab)
         runtime_failure("%s is damaged: %d tokens, end of text %d", file.path, vocab, eot);
     return header;
 }

@@ -32,7 +32,7 @@ struct GPT2Config {
     LowRank lora = {};
 };
 
-constexpr int64_t MAX_VOCAB = 65536;  // token files have 16 bits per token
+constexpr int64_t MAX_VOCAB = 65536;  // of a GPT-2: its tokens have 16 bits
 
 inline int64_t padded_vocab(int64_t V) { return round_up(V, 128); }
 

@@ -42,8 +42,10 @@ inline void print_peaks(const Options& o, const Sizes& s, int64_t bytes, const s
 inline DataSize planned_data(const Options& o) {
     DataSize data;
     for (const std::string& path : source_files(o.train_data)) {
-        const int64_t tokens = file_exists(path) ? std::max<int64_t>(0, file_bytes(path) - TOKENS_HEADER_BYTES) / 2 : 0;
-        data.tokens += tokens, data.windows += std::max<int64_t>(0, tokens - 1) / o.seq_len;
+        if (!file_exists(path)) continue;
+        FileReader file(path);
+        const int64_t tokens = (file.size_bytes - TOKENS_HEADER_BYTES) / layout_of_shard(file).token_bytes;
+        data.tokens += std::max<int64_t>(0, tokens), data.windows += std::max<int64_t>(0, tokens - 1) / o.seq_len;
     }
     return data;
 }

@@ -169,19 +169,24 @@ inline void run_state(const std::string& input) {
 
 constexpr int64_t SHARD_TOKENS = 37, WINDOW = 4, VOCAB = 257;
 
-inline std::string shard_bytes(int64_t n) {
-    std::vector<uint16_t> tokens(n);
-    for (int64_t i = 0; i < n; i++) tokens[i] = (uint16_t)(i * i % VOCAB);
+template <class Token>
+std::string shard_bytes(int64_t n) {
+    std::vector<Token> tokens(n);
+    for (int64_t i = 0; i < n; i++) tokens[i] = (Token)(i * i % VOCAB);
     write_tokens(scratch + "/shard.bin", tokens.data(), n);
     return content_of(scratch + "/shard.bin");
 }
-inline std::vector<std::string> shard_seeds() { return {shard_bytes(SHARD_TOKENS), shard_bytes(WINDOW + 1)}; }
+inline std::vector<std::string> shard_seeds() {
+    return {shard_bytes<uint16_t>(SHARD_TOKENS), shard_bytes<uint16_t>(WINDOW + 1),
+            shard_bytes<uint32_t>(SHARD_TOKENS)};
+}
 // Loads two epochs of windows. Every token of the input is that of its file.
 inline void read_windows(DataLoader& data, const std::string& shard) {
     std::vector<int> x(WINDOW), y(WINDOW);
+    const int64_t bytes = data.shards[0].token_bytes;
     auto token = [&](int64_t i) {
-        uint16_t value;
-        memcpy(&value, &shard[TOKENS_HEADER_BYTES + 2 * i], 2);
+        int value = 0;
+        memcpy(&value, &shard[TOKENS_HEADER_BYTES + bytes * i], bytes);
         return value;
     };
     for (int64_t w = 0; w < std::min<int64_t>(2 * data.total_windows, 2000); w++) {
@@ -200,7 +205,7 @@ inline void run_shard(const std::string& input) {
 }
 
 inline const std::string& masked_shard() {
-    static const std::string bytes = shard_bytes(SHARD_TOKENS);
+    static const std::string bytes = shard_bytes<uint16_t>(SHARD_TOKENS);
     return bytes;
 }
 inline uint64_t checksum_of_bytes(const std::string& bytes) {
