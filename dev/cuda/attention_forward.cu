@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
                   int keys_per_tile) {
     extern __shared__ __align__(128) bf16 shared[];
     constexpr int ROWS = 16 * ATTENTION_WARPS;
-    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block({nullptr, (int)gridDim.x}, T, NH, head_size);
+    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block({nullptr, (int)gridDim.x, ALL_KEYS, 1}, T, NH, head_size);
     const bf16* head = qkv + block.qkv_offset;
     const Tile<HS> q{shared}, keys = q.from_row(ROWS), values = keys.from_row(KEYS);
     auto load_keys = [&](Tile<HS> tile, int which, int first_key) {

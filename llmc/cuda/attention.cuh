@@ -1,7 +1,8 @@
 // Causal self-attention as flash attention. Formulas and shapes: llmc/cpu/attention.h. The same
 // algorithm twice: for bf16 and fp16 on tensor cores (after FlashAttention-2, Dao 2023,
 // arXiv:2307.08691, section 3), for fp32 on CUDA cores. Both read q, k and v from the packed qkv
-// (B,T,3C) as the linear layer wrote it.
+// (B,T,3C) as the linear layer wrote it; with NKV heads of keys and of values, which heads of
+// queries share, it is (B,T,C + 2 NKV C/NH).
 //
 //     attention_forward.cuh       forward: scores, softmax and mixing of values, tile by tile
 //     attention_backward.cuh      backward: one kernel for dq, one for dk and dv
@@ -62,14 +63,15 @@ struct AttentionForward {
     int64_t B, T, C, NH;
     cudaStream_t stream;
     DocumentTiles documents;
-    int64_t window;
+    int64_t window, NKV;
     template <int HS, int KEYS, int COLS, int M>
     void run() {
         const size_t shared_bytes = attention_forward_shared_bytes<HS, KEYS, M>();
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
-        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents, window);
+        const AttentionOrder order =
+            attention_order(B, T, NH, head_size * sizeof(halfX), documents, window, NH / NKV, C / NH * NKV);
         auto kernel = attention_forward_kernel<HS, KEYS, M>;
         allow_shared(kernel, shared_bytes, "attention_forward");
         launch("attention_forward", kernel, grid, ATTENTION_THREADS, shared_bytes, stream, out, lse, qkv, (int)T,
@@ -77,6 +79,7 @@ struct AttentionForward {
     }
 };
 constexpr int ATTENTION_PARTS = 512;  // of the sums over rows of dqkv: 64 sequences of 1024 positions
+template <bool GROUPED>
 struct AttentionBackward {
     halfX* dqkv;
     float* delta;
@@ -86,42 +89,49 @@ struct AttentionBackward {
     int64_t B, T, C, NH;
     cudaStream_t stream;
     DocumentTiles documents;
-    int64_t window;
+    int64_t window, NKV;
     float* partials = nullptr;
     int64_t parts = 0;  // that the kernels have left there
     template <int HS, int KEYS, int COLS, int M>
     void run() {
+        constexpr int64_t ROWS = 16 * M * ATTENTION_WARPS;
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
-        const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
-        const AttentionOrder order = attention_order(B, T, NH, head_size * sizeof(halfX), documents, window);
-        const bool leaves_sums = partials && !documents.tiles && B * grid.y <= ATTENTION_PARTS;
-        parts = leaves_sums ? B * grid.y : 0;
-        auto run_kernel = [&](const char* name, auto kernel, size_t shared_bytes, auto... tensors) {
+        const int64_t sharing = NH / NKV, tiles = ceil_div(T, ROWS);
+        const bool leaves_sums = partials && !documents.tiles && NKV == NH && B * tiles <= ATTENTION_PARTS;
+        parts = leaves_sums ? B * tiles : 0;
+        // heads: of the rows of its blocks
+        auto run_kernel = [&](const char* name, auto kernel, int64_t heads, size_t shared_bytes, auto... tensors) {
+            const AttentionOrder order = attention_order(B, T, heads, NH / heads * head_size * sizeof(halfX), documents,
+                                                         window, sharing, C / sharing);
             allow_shared(kernel, shared_bytes, name);
-            launch(name, kernel, grid, ATTENTION_THREADS, shared_bytes, stream, tensors..., qkv, (int)T, (int)NH,
-                   head_size, scale, order, leaves_sums ? partials : nullptr);
+            launch(name, kernel, attention_grid(B, T, heads, ROWS, documents), ATTENTION_THREADS, shared_bytes, stream,
+                   tensors..., qkv, (int)T, (int)NH, head_size, scale, order, leaves_sums ? partials : nullptr);
         };
-        run_kernel("attention_backward_q", attention_backward_q_kernel<HS, COLS, M>,
+        run_kernel("attention_backward_q", attention_backward_q_kernel<HS, COLS, M>, NH,
                    attention_backward_q_shared_bytes<HS, COLS, M>(), dqkv, delta, dout, out, lse);
-        run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS, M>,
+        run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS, M, GROUPED>, NKV,
                    attention_backward_kv_shared_bytes<HS, COLS, M>(), dqkv, dout, lse, delta);
     }
 };
 inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0) {
+                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0, int64_t NKV = 0) {
     const StreamRange in_stream(work::attention(B * T, twice_seen(T, window), C, sizeof(halfX)), stream);
-    AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents, window};
+    AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents, window, NKV > 0 ? NKV : NH};
     for_head_size(C / NH, forward);
 }
 // Attention backward in 16 bits. delta (B,NH,T) is scratch. partials, if it is not null, has room
 // for ATTENTION_PARTS * 3 C: then the parts of the sums over the rows of dqkv are left there and
-// returned, unless there are more of them, or documents.
-inline ColumnSums attention_backward(halfX* dqkv, float* delta, const halfX* dout, const halfX* out, const float* lse,
-                                     const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                                     DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0) {
+// returned, unless there are more of them, or documents, or heads that share keys: NKV less than
+// NH, with GROUPED.
+template <bool GROUPED = false>
+ColumnSums attention_backward(halfX* dqkv, float* delta, const halfX* dout, const halfX* out, const float* lse,
+                              const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+                              DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0,
+                              int64_t NKV = 0) {
     const StreamRange in_stream(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(halfX)), stream);
-    AttentionBackward backward{dqkv, delta, dout, out, lse, qkv, B, T, C, NH, stream, documents, window, partials};
+    AttentionBackward<GROUPED> backward{
+        dqkv, delta, dout, out, lse, qkv, B, T, C, NH, stream, documents, window, NKV > 0 ? NKV : NH, partials};
     for_head_size(C / NH, backward);
     return {partials, backward.parts, 3 * C};
 }

@@ -67,8 +67,10 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     auto keys = [&](int tile) { return Tile<HS>{shared + (2 * ROWS + tile % 2 * 2 * COLS) * HS}; };
     auto values = [&](int tile) { return keys(tile).from_row(COLS); };
     auto load_keys = [&](int tile) {
-        load_tile<HS, COLS>(keys(tile), head + block.C, block.stride, tile * COLS, block.length, head_size);
-        load_tile<HS, COLS>(values(tile), head + 2 * block.C, block.stride, tile * COLS, block.length, head_size);
+        const halfX* head_keys = head + block.to_keys;
+        load_tile<HS, COLS>(keys(tile), head_keys, block.stride, tile * COLS, block.length, head_size);
+        load_tile<HS, COLS>(values(tile), head_keys + block.to_values, block.stride, tile * COLS, block.length,
+                            head_size);
     };
     load_tile<HS, ROWS>(q, head, block.stride, block.first, block.length, head_size);
     load_tile<HS, ROWS>(d_o, dout_head, block.C, block.first, block.length, head_size);
@@ -136,32 +138,41 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
 // them their lse and delta. s and dp are transposed, row: key, column: query. Queries after the
 // last one are zeros, as are their dout, lse and delta: so p is 1, ds is 0, and they add nothing.
 // The keys are read from shared memory for each tile: dk and dv fill the registers.
-template <int HS, int COLS, int M>
+// GROUPED: heads of queries share the keys, and take steps one after the other; else no register
+// counts heads.
+template <int HS, int COLS, int M, bool GROUPED>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_kv_kernel(halfX* dqkv, const halfX* dout, const float* lse, const float* delta, const halfX* qkv,
                                  int T, int NH, int head_size, float scale, AttentionOrder order, float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
-    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(order, T, NH, head_size);
+    const AttentionBlock<ROWS, FIRST_TILE_FIRST, GROUPED ? SHARED_KEY_ROWS : KEY_ROWS> block(order, T, NH, head_size);
     const halfX *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> k{shared}, v = k.from_row(ROWS);
-    auto buffer = [&](int tile) { return shared + 2 * ROWS * HS + tile % 2 * (2 * COLS * HS + 4 * COLS); };
-    auto q = [&](int tile) { return Tile<HS>{buffer(tile)}; };
-    auto d_o = [&](int tile) { return q(tile).from_row(COLS); };
-    auto lse_and_D = [&](int tile) { return (float*)(buffer(tile) + 2 * COLS * HS); };
+    // The buffers of step 0, 1, ...: a tile of queries of one head.
+    auto buffer = [&](int step) { return shared + 2 * ROWS * HS + step % 2 * (2 * COLS * HS + 4 * COLS); };
+    auto q = [&](int step) { return Tile<HS>{buffer(step)}; };
+    auto d_o = [&](int step) { return q(step).from_row(COLS); };
+    auto lse_and_delta = [&](int step) { return (float*)(buffer(step) + 2 * COLS * HS); };
+    // Queries before the first key see none of the keys, nor do those a window after the last.
+    const int end = min(block.length - block.first, ROWS - 1 + order.window), tiles = ceil_div(end, COLS);
+    const int steps = GROUPED ? tiles * order.sharing : tiles;
     // Of lse and delta a thread copies one value: the first COLS threads lse, the next COLS threads
     // delta.
     const int copied = threadIdx.x % COLS;
     const float* copied_from = (threadIdx.x < COLS ? lse : delta) + block.row_offset + block.first + copied;
-    auto load_queries = [&](int tile) {
-        const int first_query = block.first + tile * COLS;
-        load_tile<HS, COLS>(q(tile), head, block.stride, first_query, block.length, head_size);
-        load_tile<HS, COLS>(d_o(tile), dout_head, block.C, first_query, block.length, head_size);
+    auto load_queries = [&](int step) {
+        const int h = GROUPED ? step / tiles : 0, tile = step - h * tiles;
+        const int first_query = block.first + tile * COLS, channel = h * head_size;
+        load_tile<HS, COLS>(q(step), head + channel, block.stride, first_query, block.length, head_size);
+        load_tile<HS, COLS>(d_o(step), dout_head + channel, block.C, first_query, block.length, head_size);
         if (threadIdx.x < 2 * COLS)
-            copy_async_4(lse_and_D(tile) + threadIdx.x, copied_from + tile * COLS, first_query + copied < block.length);
+            copy_async_4(lse_and_delta(step) + threadIdx.x, copied_from + (int64_t)h * T + tile * COLS,
+                         first_query + copied < block.length);
     };
-    load_tile<HS, ROWS>(k, head + block.C, block.stride, block.first, block.length, head_size);
-    load_tile<HS, ROWS>(v, head + 2 * block.C, block.stride, block.first, block.length, head_size);
+    const halfX* head_keys = head + block.to_keys;
+    load_tile<HS, ROWS>(k, head_keys, block.stride, block.first, block.length, head_size);
+    load_tile<HS, ROWS>(v, head_keys + block.to_values, block.stride, block.first, block.length, head_size);
     load_queries(0);
     copy_async_commit();
 
@@ -169,41 +180,39 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     const bool any_key = first_key < block.length;
     const RowsInShared<HS, M> keys{k, warp_row}, values{v, warp_row};
     float dk[M][HS / 8][4] = {}, dv[M][HS / 8][4] = {};
-    // Queries before the first key see none of the keys, nor do those a window after the last.
-    const int end = min(block.length - block.first, ROWS - 1 + order.window), tiles = ceil_div(end, COLS);
 #pragma unroll 1
-    for (int tile = 0; tile < tiles; tile++) {
-        const int first_query = block.first + tile * COLS;
-        if (tile + 1 < tiles) load_queries(tile + 1);
+    for (int step = 0; step < steps; step++) {
+        const int first_query = block.first + (GROUPED ? step % tiles : step) * COLS;
+        if (step + 1 < steps) load_queries(step + 1);
         copy_async_commit();
         copy_async_wait<1>();
         __syncthreads();  // this tile has arrived, for all threads
         if (any_key && first_query + COLS > first_key && first_query < first_key + WARP_ROWS - 1 + order.window) {
-            const float *lse_tile = lse_and_D(tile), *D_tile = lse_tile + COLS;
+            const float *lse_tile = lse_and_delta(step), *delta_tile = lse_tile + COLS;
             float p[M][COLS / 8][4], ds[M][COLS / 8][4];
-            multiply_transposed<COLS>(p, keys, q(tile));
+            multiply_transposed<COLS>(p, keys, q(step));
             if (first_key + WARP_ROWS - 1 > first_query)
                 mask(p, first_key, first_query, [](int key, int query) { return key > query; });
             if (first_key + order.window < first_query + COLS)
                 mask(p, first_key, first_query, [&](int key, int query) { return key + order.window <= query; });
-            multiply_transposed<COLS>(ds, values, d_o(tile));
+            multiply_transposed<COLS>(ds, values, d_o(step));
 #pragma unroll
             for (int n = 0; n < COLS / 8; n++)
                 for (int i = 0; i < 4; i++) {
                     const int column = n * 8 + lane % 4 * 2 + i % 2;
-                    const float log_sum = lse_tile[column] * LOG2_E, d = D_tile[column];
+                    const float log_sum = lse_tile[column] * LOG2_E, d = delta_tile[column];
 #pragma unroll
                     for (int m = 0; m < M; m++) {
                         p[m][n][i] = exp2_flushed(p[m][n][i] * (scale * LOG2_E) - log_sum);
                         ds[m][n][i] = p[m][n][i] * (ds[m][n][i] - d);
                     }
                 }
-            multiply<COLS>(dk, ds, q(tile));
-            multiply<COLS>(dv, p, d_o(tile));
+            multiply<COLS>(dk, ds, q(step));
+            multiply<COLS>(dv, p, d_o(step));
         }
         __syncthreads();  // no thread reads this tile any more
     }
-    halfX *dk_head = dqkv + block.qkv_offset + block.C, *dv_head = dk_head + block.C;
+    halfX *dk_head = dqkv + block.qkv_offset + block.to_keys, *dv_head = dk_head + block.to_values;
     float dk_sums[HS / 8][2] = {}, dv_sums[HS / 8][2] = {};
 #pragma unroll
     for (int m = 0; m < M; m++) {

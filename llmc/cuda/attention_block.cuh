@@ -15,6 +15,11 @@
 // short, so heads need no groups. A tile of a document's last few rows costs as much as a whole
 // one, except that warps without a row do nothing.
 //
+// Where heads of queries share keys and values (grouped queries; Heads in
+// llmc/cpu/attention_mask.h), the rows of the kernel for dk and dv are those of one head of keys,
+// and it walks over the queries of all heads that share them, one after the other: so their sum has
+// one order.
+//
 // With a window (llmc/gpt2/window.h) a query sees `window` keys that end with its own. Tiles that
 // no row of a block sees are neither loaded nor counted in its walk; in those that a window begins
 // in, keys before it are masked.
@@ -55,16 +60,17 @@ __host__ __device__ inline AttentionPlace attention_place(int block, int heads, 
 }
 
 // What tells a kernel which blocks it has: the tiles of documents, or if that is null the heads of
-// a group; and how many keys a query sees at most.
+// a group; how many keys a query sees at most; and how many heads of queries share one of keys.
 constexpr int ALL_KEYS = 1 << 30;
 struct AttentionOrder {
     const DocumentTile* documents;
-    int group, window;
+    int group, window, sharing, kv_channels;
 };
-inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t NH, int64_t row_bytes, DocumentTiles documents,
-                                      int64_t window) {
-    const int group = attention_group(B * NH, T, row_bytes, device_attribute(cudaDevAttrL2CacheSize));
-    return {documents.tiles, group, window > 0 ? (int)window : ALL_KEYS};
+// heads: of the grid, queries' or keys'; row_bytes: of a row that their blocks share.
+inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t heads, int64_t row_bytes, DocumentTiles documents,
+                                      int64_t window, int64_t sharing, int64_t kv_channels) {
+    const int group = attention_group(B * heads, T, row_bytes, device_attribute(cudaDevAttrL2CacheSize));
+    return {documents.tiles, group, window > 0 ? (int)window : ALL_KEYS, (int)sharing, (int)kv_channels};
 }
 // The first key that a query sees.
 __device__ inline int first_key_of(int query, int window) { return query >= window ? query - window + 1 : 0; }
@@ -74,26 +80,33 @@ __device__ inline int first_key_of(int query, int window) { return query >= wind
 enum TileOrder { LAST_TILE_FIRST, FIRST_TILE_FIRST };
 
 // What a block works on: ROWS rows of one head of one document. Rows are counted from the
-// document's first position.
-template <int ROWS, TileOrder ORDER>
+// document's first position. With SHARED_KEY_ROWS its head is one of keys, and offsets of queries
+// are those of the first head that shares them; with KEY_ROWS each head of queries has its own.
+enum BlockRows { QUERY_ROWS, KEY_ROWS, SHARED_KEY_ROWS };
+template <int ROWS, TileOrder ORDER, BlockRows ARE = QUERY_ROWS>
 struct AttentionBlock {
     int length, first;               // rows of the document; the block's first one
     int C, stride;                   // stride: of rows of qkv
-    int64_t qkv_offset, out_offset;  // of the document's head in qkv and dqkv (B,T,3C), in out and dout (B,T,C)
+    int64_t qkv_offset, out_offset;  // of the document's head in qkv and dqkv (B,T,stride), in out and dout (B,T,C)
     int64_t row_offset;              // of the document's head in lse and delta (B,NH,T)
+    int to_keys, to_values;          // from its queries to its keys in qkv, and from these to its values
     __device__ AttentionBlock(AttentionOrder order, int T, int NH, int head_size)
-        : length(T), C(NH * head_size), stride(3 * C) {
+        : length(T), C(NH * head_size), to_values(ARE == KEY_ROWS ? C : order.kv_channels) {
+        const int sharing = ARE == KEY_ROWS ? 1 : order.sharing, heads = ARE == SHARED_KEY_ROWS ? NH / sharing : NH;
         int b, begin = 0, h, tile;
         if (order.documents) {
-            const DocumentTile part = order.documents[blockIdx.x / NH];
-            h = blockIdx.x % NH, b = part.first / T, begin = part.first % T, length = part.length, tile = part.index;
+            const DocumentTile part = order.documents[blockIdx.x / heads];
+            h = blockIdx.x % heads, b = part.first / T, begin = part.first % T, length = part.length, tile = part.index;
             if (ORDER == FIRST_TILE_FIRST) tile = ceil_div(length, ROWS) - 1 - tile;
         } else {
             const AttentionPlace place =
                 attention_place(blockIdx.y * gridDim.x + blockIdx.x, gridDim.x, gridDim.y, order.group);
-            h = place.head % NH, b = place.head / NH;
+            h = place.head % heads, b = place.head / heads;
             tile = ORDER == FIRST_TILE_FIRST ? place.tile : gridDim.y - 1 - place.tile;
         }
+        stride = C + 2 * to_values;
+        if (ARE == SHARED_KEY_ROWS) h *= sharing;
+        to_keys = C + (h / sharing - h) * head_size;
         first = tile * ROWS;
         const int64_t position = (int64_t)b * T + begin;
         qkv_offset = position * stride + h * head_size;

@@ -90,8 +90,9 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     auto values = [&](int tile) { return keys(tile).from_row(KEYS); };
     const halfX* head = qkv + block.qkv_offset;
     auto load_keys = [&](int tile) {
-        load_tile<HS, KEYS>(keys(tile), head + block.C, block.stride, tile * KEYS, block.length, head_size);
-        load_tile<HS, KEYS>(values(tile), head + 2 * block.C, block.stride, tile * KEYS, block.length, head_size);
+        load_tile<HS, KEYS>(keys(tile), head + block.to_keys, block.stride, tile * KEYS, block.length, head_size);
+        load_tile<HS, KEYS>(values(tile), head + block.to_keys + block.to_values, block.stride, tile * KEYS,
+                            block.length, head_size);
     };
     load_tile<HS, ROWS>(q, head, block.stride, block.first, block.length, head_size);
     copy_async_commit();

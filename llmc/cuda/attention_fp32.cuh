@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     const int first_tile = first_key_of(first, order.window) / TILE;
     for (int first_key = first_tile * TILE; first_key < first + TILE && first_key < block.length; first_key += TILE) {
         __syncthreads();
-        kv.load(head + block.C, block.stride, first_key, block.length);
+        kv.load(head + block.to_keys, block.stride, first_key, block.length);
         __syncthreads();
         float s[2][2];
         small_products(s, q, kv, ty, tx);
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             for (int c = 0; c < CHANNELS; c++) o[i][c] *= shrink;
         }
         __syncthreads();
-        kv.load(head + 2 * block.C, block.stride, first_key, block.length);
+        kv.load(head + block.to_keys + block.to_values, block.stride, first_key, block.length);
         __syncthreads();
         add_products(o, p, kv, ty, tx);
     }
@@ -122,10 +122,21 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
                          1.0f / l[1], tx);
 }
 
-// The backward kernel, started twice. If KEYS_MINE, the block's TILE rows are keys, it walks over
-// tiles of queries, and sum1 and sum2 become dk and dv. Otherwise its rows are queries, it walks
-// over tiles of keys, and sum1 becomes dq; this one is the first, and writes delta.
-template <int TILE, int CHANNELS, bool KEYS_MINE>
+// delta of up to `rows` rows of dout, which are in a tile, and of out; one thread per row.
+template <int TILE>
+__device__ inline void write_delta(float* delta, SharedRows<TILE> dout, const float* out, int C, int rows) {
+    const int row = threadIdx.x;
+    if (row >= TILE || row >= rows) return;
+    float sum = 0;
+    for (int c = 0; c < dout.head_size; c++) sum += dout[row][c] * out[(int64_t)row * C + c];
+    delta[row] = sum;
+}
+
+// The backward kernel, started twice. If the block's TILE rows are keys, it walks over tiles of
+// queries, of all heads that share the keys, and sum1 and sum2 become dk and dv. Otherwise its rows
+// are queries, it walks over tiles of keys, and sum1 becomes dq; this one is the first, and writes
+// delta.
+template <int TILE, int CHANNELS, BlockRows MINE>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_backward_fp32_kernel(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
                                    const float* qkv, int T, int NH, int head_size, float scale, AttentionOrder order) {
@@ -134,65 +145,67 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     const SharedRows<TILE> q{shared_floats, head_size}, k{shared_floats + elems, head_size},
         v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
     float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
-    const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST> block(order, T, NH, head_size);
+    constexpr bool KEYS_MINE = MINE != QUERY_ROWS;
+    const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST, MINE> block(order, T, NH, head_size);
     const int mine = block.first, length = block.length, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
     const int C = block.C, stride = block.stride;
-    const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
-    auto load_queries = [&](int first) { q.load(head, stride, first, length), d_o.load(dout_head, C, first, length); };
+    const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset, *keys = head + block.to_keys;
+    auto load_queries = [&](int h, int first) {
+        q.load(head + h * head_size, stride, first, length), d_o.load(dout_head + h * head_size, C, first, length);
+    };
     auto load_keys = [&](int first) {
-        k.load(head + C, stride, first, length), v.load(head + 2 * C, stride, first, length);
+        k.load(keys, stride, first, length), v.load(keys + block.to_values, stride, first, length);
     };
     if (KEYS_MINE) load_keys(mine);
-    else load_queries(mine);
-    if (!KEYS_MINE) {
-        __syncthreads();
-        const int row = threadIdx.x;
-        const float* out_row = out + block.out_offset + (int64_t)(mine + row) * C;
-        if (row < TILE && mine + row < length) {
-            float sum = 0;
-            for (int c = 0; c < head_size; c++) sum += d_o[row][c] * out_row[c];
-            delta[block.row_offset + mine + row] = sum;
-        }
-    }
+    else load_queries(0, mine);
+    __syncthreads();
+    if (!KEYS_MINE)
+        write_delta(delta + block.row_offset + mine, d_o, out + block.out_offset + (int64_t)mine * C, C, length - mine);
     float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
     const int begin = KEYS_MINE ? mine : first_key_of(mine, order.window) / TILE * TILE;
     const int end = KEYS_MINE ? min(length, mine + TILE - 1 + order.window) : mine + 1;
-    for (int other = begin; other < end; other += TILE) {
-        __syncthreads();
-        if (KEYS_MINE) load_queries(other);
-        else load_keys(other);
-        __syncthreads();
-        float s[2][2], dp[2][2];
-        small_products(s, KEYS_MINE ? k : q, KEYS_MINE ? q : k, ty, tx);
-        small_products(dp, KEYS_MINE ? v : d_o, KEYS_MINE ? d_o : v, ty, tx);
-        for (int i = 0; i < 4; i++) {
-            const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2),
-                      key = KEYS_MINE ? mine + row : other + column, query = KEYS_MINE ? other + column : mine + row;
-            float prob = 0, grad = 0;
-            if (key <= query && key + order.window > query && query < length) {
-                prob = expf(s[i / 2][i % 2] * scale - lse[block.row_offset + query]);
-                grad = prob * (dp[i / 2][i % 2] - delta[block.row_offset + query]) * scale;
+    for (int h = 0; h < (MINE == SHARED_KEY_ROWS ? order.sharing : 1); h++) {  // of the queries that share the keys
+        const int64_t row_offset = block.row_offset + (int64_t)h * T;
+        for (int other = begin; other < end; other += TILE) {
+            __syncthreads();
+            if (KEYS_MINE) load_queries(h, other);
+            else load_keys(other);
+            __syncthreads();
+            float s[2][2], dp[2][2];
+            small_products(s, KEYS_MINE ? k : q, KEYS_MINE ? q : k, ty, tx);
+            small_products(dp, KEYS_MINE ? v : d_o, KEYS_MINE ? d_o : v, ty, tx);
+            for (int i = 0; i < 4; i++) {
+                const int row = 2 * ty + i / 2, column = tx + i % 2 * (TILE / 2),
+                          key = KEYS_MINE ? mine + row : other + column,
+                          query = KEYS_MINE ? other + column : mine + row;
+                float prob = 0, grad = 0;
+                if (key <= query && key + order.window > query && query < length) {
+                    prob = expf(s[i / 2][i % 2] * scale - lse[row_offset + query]);
+                    grad = prob * (dp[i / 2][i % 2] - delta[row_offset + query]) * scale;
+                }
+                p[row * (TILE + 1) + column] = prob;
+                ds[row * (TILE + 1) + column] = grad;
             }
-            p[row * (TILE + 1) + column] = prob;
-            ds[row * (TILE + 1) + column] = grad;
+            __syncthreads();
+            add_products(sum1, ds, KEYS_MINE ? q : k, ty, tx);
+            if (KEYS_MINE) add_products(sum2, p, d_o, ty, tx);
         }
-        __syncthreads();
-        add_products(sum1, ds, KEYS_MINE ? q : k, ty, tx);
-        if (KEYS_MINE) add_products(sum2, p, d_o, ty, tx);
     }
-    float *dhead = dqkv + block.qkv_offset, *out1 = dhead + (KEYS_MINE ? C : 0), *out2 = dhead + 2 * C;
+    float *dhead = dqkv + block.qkv_offset, *out1 = dhead + (KEYS_MINE ? block.to_keys : 0),
+          *out2 = out1 + block.to_values;
     store_channels<TILE>(out1, stride, mine + 2 * ty, length, head_size, sum1, 1.0f, 1.0f, tx);
     if (KEYS_MINE) store_channels<TILE>(out2, stride, mine + 2 * ty, length, head_size, sum2, 1.0f, 1.0f, tx);
 }
 
 template <int TILE, int CHANNELS>
 void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                             cudaStream_t stream, DocumentTiles documents, int64_t window) {
+                             cudaStream_t stream, DocumentTiles documents, int64_t window, int64_t NKV) {
     const int HS = (int)(C / NH);
     const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
-    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents, window);
+    const AttentionOrder order =
+        attention_order(B, T, NH, HS * sizeof(float), documents, window, NH / NKV, C / NH * NKV);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
     allow_shared(kernel, bytes, "attention_forward");
     launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, (int)NH, HS, scale,
@@ -201,36 +214,39 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
 // The rows of a tile, TILE, by head size.
 inline int64_t attention_fp32_rows(int64_t head_size) { return head_size <= 128 ? 32 : 16; }
 inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0) {
+                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0, int64_t NKV = 0) {
     const StreamRange in_stream(work::attention(B * T, twice_seen(T, window), C, sizeof(float)), stream);
     const auto run =
         attention_fp32_rows(C / NH) == 32 ? attention_forward_tiles<32, 8> : attention_forward_tiles<16, 32>;
-    run(out, lse, qkv, B, T, C, NH, stream, documents, window);
+    run(out, lse, qkv, B, T, C, NH, stream, documents, window, NKV > 0 ? NKV : NH);
 }
-template <int TILE, int CHANNELS>
+template <int TILE, int CHANNELS, bool GROUPED>
 void attention_backward_tiles(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                              DocumentTiles documents, int64_t window) {
+                              DocumentTiles documents, int64_t window, int64_t NKV) {
     const int HS = (int)(C / NH);
     const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
-    const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
-    const AttentionOrder order = attention_order(B, T, NH, HS * sizeof(float), documents, window);
-    auto run_kernel = [&](const char* name, auto kernel) {
+    auto run_kernel = [&](const char* name, auto kernel, int64_t heads) {
+        const AttentionOrder order =
+            attention_order(B, T, heads, NH / heads * HS * sizeof(float), documents, window, NH / NKV, C / NH * NKV);
         allow_shared(kernel, bytes, name);
-        launch(name, kernel, grid, TILE * TILE / 4, bytes, stream, dqkv, delta, dout, out, lse, qkv, (int)T, (int)NH,
-               HS, scale, order);
+        launch(name, kernel, attention_grid(B, T, heads, TILE, documents), TILE * TILE / 4, bytes, stream, dqkv, delta,
+               dout, out, lse, qkv, (int)T, (int)NH, HS, scale, order);
     };
-    run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, false>);
-    run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, true>);
+    run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, QUERY_ROWS>, NH);
+    run_kernel("attention_backward_kv", attention_backward_fp32_kernel < TILE, CHANNELS,
+               GROUPED ? SHARED_KEY_ROWS : KEY_ROWS >, NKV);
 }
-// Attention backward in fp32. It leaves no sums over rows.
-inline ColumnSums attention_backward(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
-                                     const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
-                                     DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0) {
+// Attention backward in fp32. It leaves no sums over rows. NKV less than NH: with GROUPED.
+template <bool GROUPED = false>
+ColumnSums attention_backward(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
+                              const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
+                              DocumentTiles documents = {}, float* partials = nullptr, int64_t window = 0,
+                              int64_t NKV = 0) {
     const StreamRange in_stream(work::attention_backward(B * T, twice_seen(T, window), C, sizeof(float)), stream);
-    const auto run =
-        attention_fp32_rows(C / NH) == 32 ? attention_backward_tiles<32, 8> : attention_backward_tiles<16, 32>;
-    run(dqkv, delta, dout, out, lse, qkv, B, T, C, NH, stream, documents, window);
+    const auto run = attention_fp32_rows(C / NH) == 32 ? attention_backward_tiles<32, 8, GROUPED>
+                                                       : attention_backward_tiles<16, 32, GROUPED>;
+    run(dqkv, delta, dout, out, lse, qkv, B, T, C, NH, stream, documents, window, NKV > 0 ? NKV : NH);
     return {partials};
 }
