@@ -11,20 +11,10 @@
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 #include "llmc/gpt2/documents.h"
+#include "llmc/gpt2/heads.h"
 #include "llmc/gpt2/window.h"
 
 constexpr int64_t ATT_BLOCK = 64;  // queries, or keys, in a block
-
-// The heads in a row of qkv, of HS channels each: NH of queries, then NKV of keys, then NKV of
-// values. Where NKV is less than NH (grouped queries; Ainslie et al. 2023, arXiv:2305.13245), so
-// many heads of queries as a group has, one after the other, share a head of keys and values.
-struct Heads {
-    int64_t NH, NKV, HS;
-    int64_t group() const { return NH / NKV; }
-    int64_t out_row() const { return NH * HS; }
-    int64_t qkv_row() const { return (NH + 2 * NKV) * HS; }
-};
-inline Heads heads_of(int64_t C, int64_t NH, int64_t NKV) { return {NH, NKV > 0 ? NKV : NH, C / NH}; }
 
 // One head of one document: its number of positions, where its first one lies in qkv, as query, key
 // and value, in out (B,T,NH HS) and in lse (B,NH,T), and whether it begins or ends a group.
