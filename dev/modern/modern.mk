@@ -18,3 +18,16 @@ $(call modern_check,modern_runs,runs of models after GPT-2 resume and plan and r
     resumed planned climbed bad_inputs)
 $(call modern_check,modern_tokens,models after GPT-2 have tokens of 32 bits and of foreign tokenizers,\
     wide_tokens foreign_tokens)
+
+# Its CUDA kernels in the simulator.
+MODERN_CUDA := $(patsubst %,$(SHARED)/sim/%,$(wildcard dev/modern/*.cuh))
+define modern_sim
+$(B)/$(1)/test_modern_cuda: $(SHARED)/sim/dev/modern/test_modern.cu $(MODERN_CUDA) $(SIM_SOURCES) $(SIM_OBJECTS) \
+                            $(FLAGS_FILE)
+	@mkdir -p $$(@D)
+	$$(call sim_compile,-DPRECISION_$(1) -MMD -MP -MF $(B)/test_modern_cuda_$(1).d -MT $$@)
+endef
+$(foreach p,BF16 FP32,$(eval $(call modern_sim,$p)))
+$(foreach p,BF16 FP32,$(call program,test_modern_cuda_$p,$(B)/$p/test_modern_cuda,$(B)/$p/test_modern_cuda))
+$(call check,modern_spills,nvcc compiles the kernels of models after GPT-2 and none spills registers,,\
+    command -v $(NVCC) || skip "install the CUDA toolkit"; dev/modern/spills.py $(NVCC))

@@ -173,7 +173,7 @@ __global__ void __launch_bounds__(32 * RMSNORM_WARPS)
     }
 }
 // dqkv (rows,row): gradients of normalised queries and keys become those of raw ones. dqw (HS) and
-// dkw (HS), one behind the other, are written, or added to if add. partials has room for
+// dkw (HS) are written, or added to if add. partials has room for
 // RMSNORM_PARTS * 2 HS. HS is at most QK_NORM_MOST_CHANNELS.
 template <class floatX, class floatG>
 void qk_norm_backward(floatX* dqkv, floatG* dqw, floatG* dkw, float* partials, const floatX* raw, const float* rstd,

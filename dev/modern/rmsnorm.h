@@ -12,87 +12,14 @@
 //
 // QK norm (Henry et al. 2020, arXiv:2010.04245; as in Qwen3) is the same for each head of queries
 // and keys, whose scores then cannot grow with their lengths. Memory-bound, as layernorm.h, and in
-// one pass with the sum that comes before it. First the naive loops, then the fast ones.
+// one pass with the sum that comes before it.
 #pragma once
 #include <algorithm>
 #include <cmath>
 #include <vector>
-#include "llmc/cpu/attention_mask.h"
-
-namespace reference {
-
-// out (rows,C) and rstd (rows) are written, from inp (rows,C), weight (C).
-template <class floatX>
-void rmsnorm_forward(floatX* out, float* rstd, const floatX* inp, const floatX* weight, int64_t rows, int64_t C,
-                     float eps) {
-    for (int64_t r = 0; r < rows; r++) {
-        const floatX* x = inp + r * C;
-        float squares = 0;
-        for (int64_t c = 0; c < C; c++) squares += (float)x[c] * (float)x[c];
-        rstd[r] = 1.0f / std::sqrt(squares / C + eps);
-        for (int64_t c = 0; c < C; c++) out[r * C + c] = x[c] * rstd[r] * weight[c];
-    }
-}
-
-// residual (rows,C) = inp1 (rows,C) + inp2 (rows,C), then out and rstd from residual; all are
-// written.
-template <class floatX>
-void residual_rmsnorm_forward(floatX* residual, floatX* out, float* rstd, const floatX* inp1, const floatX* inp2,
-                              const floatX* weight, int64_t rows, int64_t C, float eps) {
-    for (int64_t i = 0; i < rows * C; i++) residual[i] = inp1[i] + inp2[i];
-    rmsnorm_forward(out, rstd, residual, weight, rows, C, eps);
-}
-
-// dinp (rows,C) is added to (residual stream). dweight (C) is written, or added to if add. dout
-// (rows,C); inp, weight and rstd are those of the forward pass.
-template <class floatX>
-void rmsnorm_backward(floatX* dinp, float* dweight, const floatX* dout, const floatX* inp, const floatX* weight,
-                      const float* rstd, int64_t rows, int64_t C, bool add) {
-    for (int64_t c = 0; c < C && !add; c++) dweight[c] = 0;
-    for (int64_t r = 0; r < rows; r++) {
-        const floatX *x = inp + r * C, *d = dout + r * C;
-        float gx_mean = 0;
-        for (int64_t c = 0; c < C; c++) gx_mean += d[c] * weight[c] * (x[c] * rstd[r]) / C;
-        for (int64_t c = 0; c < C; c++) {
-            const float xhat = x[c] * rstd[r];
-            dweight[c] += d[c] * xhat;
-            dinp[r * C + c] += rstd[r] * (d[c] * weight[c] - xhat * gx_mean);
-        }
-    }
-}
-
-// The heads of queries and keys in qkv (rows,row) are normalised in place, with qw (HS) and kw
-// (HS). What they were is written to raw (rows,NH+NKV,HS), and rstd (rows,NH+NKV).
-template <class floatX>
-void qk_norm_forward(floatX* qkv, floatX* raw, float* rstd, const floatX* qw, const floatX* kw, int64_t rows,
-                     const Heads& heads, float eps) {
-    const int64_t n = heads.NH + heads.NKV, HS = heads.HS;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t h = 0; h < n; h++) {
-            floatX *x = qkv + r * heads.qkv_row() + h * HS, *kept = raw + (r * n + h) * HS;
-            for (int64_t c = 0; c < HS; c++) kept[c] = x[c];
-            rmsnorm_forward(x, rstd + r * n + h, kept, h < heads.NH ? qw : kw, 1, HS, eps);
-        }
-}
-
-// dqkv (rows,row): gradients of normalised queries and keys become those of raw ones. dqw (HS) and
-// dkw (HS) are written, or added to if add.
-template <class floatX>
-void qk_norm_backward(floatX* dqkv, float* dqw, float* dkw, const floatX* raw, const float* rstd, const floatX* qw,
-                      const floatX* kw, int64_t rows, const Heads& heads, bool add) {
-    const int64_t n = heads.NH + heads.NKV, HS = heads.HS;
-    for (int64_t c = 0; c < HS && !add; c++) dqw[c] = dkw[c] = 0;
-    std::vector<floatX> dout(HS);
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t h = 0; h < n; h++) {
-            floatX* d = dqkv + r * heads.qkv_row() + h * HS;
-            for (int64_t c = 0; c < HS; c++) dout[c] = d[c], d[c] = floatX(0.0f);
-            rmsnorm_backward(d, h < heads.NH ? dqw : dkw, dout.data(), raw + (r * n + h) * HS, h < heads.NH ? qw : kw,
-                             rstd + r * n + h, 1, HS, true);
-        }
-}
-
-}  // namespace reference
+#include "dev/modern/reference.h"
+#include "llmc/cpu/device.h"
+#include "llmc/cpu/vec.h"
 
 constexpr int64_t RMSNORM_GRAIN = 8;    // rows that a thread takes at a time, forward
 constexpr int64_t RMSNORM_PIECES = 64;  // into which the rows are cut, backward

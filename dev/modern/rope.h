@@ -12,34 +12,9 @@
 // Angles are computed in fp32, as PyTorch's models do, whose weights have learned with them.
 #pragma once
 #include <cmath>
-#include "llmc/cpu/attention_mask.h"
-
-// table (T,2,HS/2) is written: cosines, then sines.
-inline void rope_table(float* table, int64_t T, int64_t HS, float theta) {
-    for (int64_t t = 0; t < T; t++)
-        for (int64_t i = 0; i < HS / 2; i++) {
-            const float frequency = 1.0f / (float)std::pow((double)theta, (double)(2 * i) / (double)HS);
-            const float angle = (float)t * frequency;
-            table[t * HS + i] = std::cos(angle), table[t * HS + HS / 2 + i] = std::sin(angle);
-        }
-}
-
-namespace reference {
-// The heads of queries and keys in qkv (rows,row), row r of which is position r % T, are turned in
-// place, by the angles of the table or, if `back`, by their opposites.
-template <class floatX>
-void rope(floatX* qkv, const float* table, int64_t rows, int64_t T, const Heads& heads, bool back) {
-    const int64_t half = heads.HS / 2;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t h = 0; h < heads.NH + heads.NKV; h++)
-            for (int64_t i = 0; i < half; i++) {
-                floatX* x = qkv + r * heads.qkv_row() + h * heads.HS + i;
-                const float a = x[0], b = x[half], cosine = table[r % T * heads.HS + i];
-                const float sine = back ? -table[r % T * heads.HS + half + i] : table[r % T * heads.HS + half + i];
-                x[0] = a * cosine - b * sine, x[half] = b * cosine + a * sine;
-            }
-}
-}  // namespace reference
+#include "dev/modern/reference.h"
+#include "llmc/cpu/device.h"
+#include "llmc/cpu/vec.h"
 
 template <class floatX>
 void rope(floatX* qkv, const float* table, int64_t rows, int64_t T, const Heads& heads, bool back) {

@@ -6,38 +6,8 @@
 //
 // The rest is as in classifier.h: rows in chunks, whose gradients replace their logits.
 #pragma once
+#include "dev/modern/reference.h"
 #include "llmc/cpu/classifier.h"
-#include "llmc/cpu/reference.h"
-
-namespace reference {
-// x (n_elems) is capped in place.
-template <class floatX>
-void softcap_forward(floatX* x, float cap, size_t n_elems) {
-    for (size_t i = 0; i < n_elems; i++) x[i] = (float)(cap * std::tanh((double)x[i] / cap));
-}
-// The classifier of reference.h with capped logits: its gradient is that of the loss of out, times
-// what the cap's derivative is there. capped (rows,Vp) is scratch.
-template <class floatX, class floatG>
-void capped_classifier(float* losses, floatX* dinp, floatG* dhead, floatX* logits, floatX* capped, const floatX* inp,
-                       const floatX* head, const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp,
-                       float dloss, bool add, float cap) {
-    matmul_forward(logits, inp, head, (const floatX*)nullptr, rows, C, Vp);
-    softcap_forward(logits, cap, rows * Vp);
-    for (int64_t i = 0; i < rows * Vp; i++) capped[i] = logits[i];
-    for (int64_t r = 0; r < rows; r++) {
-        floatX* x = logits + r * Vp;
-        double total = 0;
-        for (int64_t v = 0; v < V; v++) total += std::exp((double)x[v]);
-        const bool counts = targets[r] != IGNORED_TARGET;
-        losses[r] = counts ? (float)(std::log(total) - (double)x[targets[r]]) : 0.0f;
-        for (int64_t v = 0; v < Vp; v++) {
-            const double p = v < V ? std::exp((double)x[v]) / total : 0, slope = (double)capped[r * Vp + v] / cap;
-            x[v] = counts ? (float)((p - (v == targets[r])) * dloss * (1 - slope * slope)) : 0.0f;
-        }
-    }
-    if (dinp) matmul_backward(dinp, dhead, (floatG*)nullptr, logits, inp, head, rows, C, Vp, add);
-}
-}  // namespace reference
 
 // tanh(x) of one vector. Near 0, where the exponential form loses digits, by its series.
 VEC_INLINE vfloat tanh(vfloat x) {

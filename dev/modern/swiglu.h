@@ -14,40 +14,9 @@
 // Elementwise, so memory-bound.
 #pragma once
 #include <cmath>
+#include "dev/modern/reference.h"
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
-
-namespace reference {
-// out (rows,F) is written from inp (rows,2F), gates first.
-template <class floatX>
-void swiglu_forward(floatX* out, const floatX* inp, int64_t rows, int64_t F) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < F; i++) {
-            const double gate = inp[r * 2 * F + i], up = inp[r * 2 * F + F + i];
-            out[r * F + i] = (float)(gate / (1 + std::exp(-gate)) * up);
-        }
-}
-// dinp (rows,2F) is written from dout (rows,F) and inp of the forward pass, which it may be.
-template <class floatX>
-void swiglu_backward(floatX* dinp, const floatX* dout, const floatX* inp, int64_t rows, int64_t F) {
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < F; i++) {
-            const double gate = inp[r * 2 * F + i], up = inp[r * 2 * F + F + i], s = 1 / (1 + std::exp(-gate));
-            const double d = dout[r * F + i];
-            dinp[r * 2 * F + i] = (float)(d * up * s * (1 + gate * (1 - s)));
-            dinp[r * 2 * F + F + i] = (float)(d * gate * s);
-        }
-}
-// out (n_elems) is written from inp (n_elems); dinp from dout and inp, which it may be.
-template <class floatX>
-void relu2_forward(floatX* out, const floatX* inp, size_t n_elems) {
-    for (size_t i = 0; i < n_elems; i++) out[i] = inp[i] < 0.0f ? 0.0f : (float)inp[i] * (float)inp[i];
-}
-template <class floatX>
-void relu2_backward(floatX* dinp, const floatX* dout, const floatX* inp, size_t n_elems) {
-    for (size_t i = 0; i < n_elems; i++) dinp[i] = inp[i] < 0.0f ? 0.0f : (float)dout[i] * 2.0f * (float)inp[i];
-}
-}  // namespace reference
 
 template <class floatX>
 void swiglu_forward(floatX* out, const floatX* inp, int64_t rows, int64_t F) {

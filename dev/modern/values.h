@@ -10,49 +10,9 @@
 //     Df     = s Dout, summed over layers
 //     Ds     = sum over all values of Dout (f - v)
 //
-// s begins at 1/2. Memory-bound. First the naive loops, then the fast ones.
+// s begins at 1/2. Memory-bound.
 #pragma once
 #include "dev/modern/rmsnorm.h"
-
-namespace reference {
-
-// The heads of values in qkv (rows,row) are mixed in place with those of first, which lie likewise.
-// What they were is written to raw (rows,NKV,HS).
-template <class floatX>
-void mix_values_forward(floatX* qkv, floatX* raw, const floatX* first, const floatX* share, int64_t rows,
-                        const Heads& heads) {
-    const int64_t row = heads.qkv_row(), n = heads.NKV * heads.HS, at = row - n;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i++) {
-            floatX& v = qkv[r * row + at + i];
-            raw[r * n + i] = v;
-            v = (float)v + (float)*share * ((float)first[r * row + at + i] - (float)v);
-        }
-}
-// The gradients of mixed values in dqkv (rows,row) become those of the layer's own. dfirst
-// (rows,NKV,HS) is added to; dshare (1) is written, or added to if add.
-template <class floatX>
-void mix_values_backward(floatX* dqkv, float* dfirst, float* dshare, const floatX* raw, const floatX* first,
-                         const floatX* share, int64_t rows, const Heads& heads, bool add) {
-    const int64_t row = heads.qkv_row(), n = heads.NKV * heads.HS, at = row - n;
-    if (!add) *dshare = 0;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i++) {
-            floatX& d = dqkv[r * row + at + i];
-            *dshare += (float)d * ((float)first[r * row + at + i] - (float)raw[r * n + i]);
-            dfirst[r * n + i] += (float)*share * (float)d;
-            d = (1 - (float)*share) * (float)d;
-        }
-}
-// In the first layer dqkv gets what the others have collected in dfirst.
-template <class floatX>
-void add_to_values(floatX* dqkv, const float* dfirst, int64_t rows, const Heads& heads) {
-    const int64_t row = heads.qkv_row(), n = heads.NKV * heads.HS, at = row - n;
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t i = 0; i < n; i++) dqkv[r * row + at + i] = (float)dqkv[r * row + at + i] + dfirst[r * n + i];
-}
-
-}  // namespace reference
 
 template <class floatX>
 void mix_values_forward(floatX* qkv, floatX* raw, const floatX* first, const floatX* share, int64_t rows,

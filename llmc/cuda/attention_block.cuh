@@ -15,10 +15,9 @@
 // short, so heads need no groups. A tile of a document's last few rows costs as much as a whole
 // one, except that warps without a row do nothing.
 //
-// Where heads of queries share keys and values (grouped queries; Heads in
-// llmc/cpu/attention_mask.h), the rows of the kernel for dk and dv are those of one head of keys,
-// and it walks over the queries of all heads that share them, one after the other: so their sum has
-// one order.
+// Where heads of queries share keys and values (llmc/gpt2/heads.h), the rows of the kernel for dk
+// and dv are those of one head of keys, and it walks over the queries of all heads that share them,
+// one after the other: so their sum has one order.
 //
 // With a window (llmc/gpt2/window.h) a query sees `window` keys that end with its own. Tiles that
 // no row of a block sees are neither loaded nor counted in its walk; in those that a window begins
