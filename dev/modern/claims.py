@@ -5,7 +5,7 @@
     make train_gpt2_cpu tokenize && dev/modern/claims.py [--seconds 60] [--seeds 3] [--write]
 
 A padded vocabulary makes a step faster: 50,304 tokens for 50,257, in PyTorch and here, on one core; the smallest time
-of interleaved runs. Small batches at first, and short sequences at first, make better models: the loss after the same
+of interleaved runs; and what a warp of a GPU touches of unpadded rows, which dev/cusim counts. Small batches at first, and short sequences at first, make better models: the loss after the same
 tokens, and the processor time, with --batch-warmup and --seq-warmup over a third of the steps. It goes on where it was
 interrupted, in the folder of dev/modern/ladder.py. --write keeps the figures in dev/course/claims.json and puts the
 table into dev/course/30-after-gpt-2.md.
@@ -20,6 +20,10 @@ import json  # noqa: E402
 import re  # noqa: E402
 import time  # noqa: E402
 
+import tempfile  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cusim"))
+import counts  # noqa: E402
 import ladder  # noqa: E402
 import readme  # noqa: E402
 
@@ -46,6 +50,16 @@ def padded(by_torch):
     return [min(times) for times in zip(*rounds)]
 
 
+def counted():
+    """Bytes and sectors of 32 bytes of a warp's request for logits of a row: unpadded, padded, and padded in Packs."""
+    children.run(["make", "-s", "CXX=g++", "COUNT=1", "build-count/cusim_counts"], cwd=ROOT)
+    with tempfile.NamedTemporaryFile() as file:
+        children.run(["build-count/cusim_counts"], env={"CUSIM_COUNT": file.name}, cwd=ROOT)
+        loads = {kernel["kernel"]: kernel["global_load"] for kernel in counts.read(file.name)[0]}
+    return [[loads[name]["bytes"] / loads[name]["requests"], loads[name]["sectors"] / loads[name]["requests"]]
+            for name in ("rows_50257", "rows_50304", "rows_in_packs")]
+
+
 def warmed(runs, flags, steps):
     """The losses of all seeds, and processor time of a run."""
     seconds = runs.remembered(f"seconds of {ladder.words(flags)} -x {steps}", lambda: runs.seconds(flags, steps))
@@ -59,7 +73,7 @@ def measure(args):
     first = runs.remembered(f"step of {PIECES}", lambda: runs.seconds(PIECES, 4) / 4)
     steps = max(12, round(args.seconds / first))
     N = steps // 3
-    return {"date": time.strftime("%Y-%m-%d"), "cpu": readme.this_cpu()[1], "seeds": args.seeds, "padded": pads,
+    return {"date": time.strftime("%Y-%m-%d"), "cpu": readme.this_cpu()[1], "seeds": args.seeds, "padded": pads, "counted": counted(),
             "without": warmed(runs, PIECES, steps), "sequences": warmed(runs, {**PIECES, "--seq-warmup": N}, steps),
             # steps s < N have (s + 1) / N of the windows: (N - 1) / 2 steps more have as many in all
             "batch": warmed(runs, {**PIECES, "--batch-warmup": N}, steps + (N - 1) // 2)}
@@ -72,6 +86,10 @@ def text_of(figures):
     for who, (plain, pad) in figures["padded"].items():
         lines.append(f"| a vocabulary of {PAD[1]:,} is faster than one of {PAD[0]:,} | a step of {who} | "
                      f"{plain:.1f} ms | {pad:.1f} ms |")
+    (plain, touched), (pad, least), (wide, wide_least) = figures["counted"]
+    lines.append(f"| | sectors that a GPU's warp touches for {plain:.0f} bytes of a row, counted in the simulator | "
+                 f"{touched:.2f} | {least:.2f} |")
+    lines.append(f"| | bytes of one request, with Packs where rows allow them | {plain:.0f} | {wide:.0f} |")
     for name, what in ("batch", "small batches at first help"), ("sequences", "short sequences at first help"):
         run = figures[name]
         lines.append(f"| {what} | bits per byte after the same tokens | {ladder.spread(without['losses'])} | "

@@ -2,6 +2,7 @@
 // bf16, in the simulator; and the bytes that they move.
 //
 //     make build/BF16/test_modern_cuda && build/BF16/test_modern_cuda
+//     dev/modern/counted.py build-count/BF16/test_modern_cuda          which runs it with `counted`
 #include "dev/modern/rmsnorm.cuh"
 #include "dev/modern/rope.cuh"
 #include "dev/modern/softcap.cuh"
@@ -179,7 +180,36 @@ static void grouped_attention(const Shape& s, int64_t window) {
     EXPECT(d_dqkv.values() == first);
 }
 
-int main() {
+// Each kernel once, for counted.py.
+static void each_once() {
+    const Heads h{9, 3, 64};
+    const int64_t rows = 64, T = 32, C = 576, F = 512, normed = rows * (h.NH + h.NKV), n = rows * h.qkv_row();
+    Array x(random_floatX(rows * C)), x2(random_floatX(rows * C)), w(random_floatX(C)), out(rows * C), sum(rows * C),
+        qkv(random_floatX(n)), first(random_floatX(n)), raw(normed * h.HS), kept(rows * h.NKV * h.HS),
+        fc(random_floatX(rows * 2 * F)), hidden(random_floatX(rows * F)), copy(rows * F);
+    Array32 rstd(normed), partials(RMSNORM_PARTS * C), dw(C), table(random_values(T * h.HS)),
+        dfirst(random_values(rows * h.NKV * h.HS));
+    rmsnorm_forward(out.data, rstd.data, x.data, w.data, rows, C, EPS, stream);
+    residual_rmsnorm_forward(sum.data, out.data, rstd.data, x.data, x2.data, w.data, rows, C, EPS, stream);
+    rmsnorm_backward(x2.data, dw.data, partials.data, out.data, x.data, w.data, rstd.data, rows, C, false, stream);
+    qk_norm_forward(qkv.data, raw.data, rstd.data, w.data, w.data, rows, h, EPS, stream);
+    qk_norm_backward(qkv.data, dw.data, dw.data + h.HS, partials.data, raw.data, rstd.data, w.data, w.data, rows, h,
+                     false, stream);
+    rope(qkv.data, table.data, rows, T, h, false, stream);
+    swiglu_forward(hidden.data, fc.data, rows, F, stream);
+    swiglu_backward(fc.data, hidden.data, fc.data, rows, F, stream);
+    relu2_forward(copy.data, hidden.data, rows * F, stream);
+    relu2_backward(copy.data, copy.data, hidden.data, rows * F, stream);
+    softcap_forward(hidden.data, copy.data, 2.0f, rows * F, stream);
+    softcap_backward(hidden.data, copy.data, 2.0f, rows * F, stream);
+    mix_values_forward(qkv.data, kept.data, first.data, w.data, rows, h, stream);
+    mix_values_backward(qkv.data, dfirst.data, dw.data, partials.data, kept.data, first.data, w.data, rows, h, false,
+                        stream);
+    add_to_values(qkv.data, dfirst.data, rows, h, stream);
+}
+
+int main(int argc, char** argv) {
+    if (argc == 2 && std::string(argv[1]) == "counted") return each_once(), 0;
     const Shape shapes[] = {{1, 1, 48, 16, {3, 1, 16}},    {2, 33, 1600, 40, {10, 5, 32}},
                             {3, 67, 96, 64, {4, 4, 24}},   {1, 150, 24, 128, {4, 1, 64}},
                             {1, 40, 576, 48, {6, 2, 128}}, {2, 129, 64, 24, {9, 3, 48}}};

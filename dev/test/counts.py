@@ -39,6 +39,10 @@ def expected():
     want["elements"] = {"global_load": accesses(4, 64, 4), "global_store": accesses(4, 64, 4), "written_bytes": 512}
     want["halves"] = {"global_load": accesses(1, 2, 2), "global_store": accesses(1, 2, 2)}
     want["pack_elements"] = {"global_load": packs, "global_store": row}
+    # 64 bytes of each row: 2 sectors, or 3 where they do not begin with one, which 15 rows of 16 do not
+    want["rows_50257"] = {"global_load": accesses(16, 2 + 15 * 3, 2), "global_store": row}
+    want["rows_50304"] = {"global_load": accesses(16, 16 * 2, 2), "global_store": row}
+    want["rows_in_packs"] = {"global_load": accesses(16, 16 * 16, 16), "global_store": row}
     # round i: lanes i to 31
     want["divergent"] = {"global_load": (32, sum(4 - i // 8 for i in range(32)), sum(4 * (32 - i) for i in range(32))),
                          "global_store": row}

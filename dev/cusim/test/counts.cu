@@ -33,6 +33,19 @@ __global__ void pack_elements_kernel(float* out, const bf16* inp) {  // each ele
     for (int i = 0; i < 8; i++) sum += (float)pack[i] * (float)(i + 1);
     out[threadIdx.x] = sum;
 }
+// Logits of 16 rows that are so far apart: with a vocabulary of 50,257 a row begins 2 bytes further
+// behind a sector's begin than the row before; with 50,304 each begins with a sector, and can be
+// read in Packs.
+__global__ void rows_kernel(float* out, const bf16* logits, int apart) {
+    float sum = 0;
+    for (int row = 0; row < 16; row++) sum += (float)logits[row * apart + threadIdx.x];
+    out[threadIdx.x] = sum;
+}
+__global__ void rows_in_packs_kernel(float* out, const bf16* logits, int apart) {
+    float sum = 0;
+    for (int row = 0; row < 16; row++) sum += load_floats(logits + row * apart + 8 * threadIdx.x)[0];
+    out[threadIdx.x] = sum;
+}
 // Lane i reads i + 1 elements: fewer lanes take part in each round.
 __global__ void divergent_kernel(float* out, const float* inp) {
     float sum = 0;
@@ -181,6 +194,9 @@ int main() {
     run("elements", elements_kernel, out, inp);
     run("halves", halves_kernel, out16, inp16);
     run("pack_elements", pack_elements_kernel, out, inp16);
+    const bf16* logits = device_array<bf16>(16 * 50304);
+    for (int apart : {50257, 50304}) run(format("rows_%d", apart).c_str(), rows_kernel, out, logits, apart);
+    run("rows_in_packs", rows_in_packs_kernel, out, logits, 50304);
     run("divergent", divergent_kernel, out, inp);
     run("rejoined", rejoined_kernel, out, inp);
     launch("two_warps", packs_kernel, 2, 64, 0, stream, out, inp);
