@@ -5,10 +5,11 @@
     make train_gpt2_cpu tokenize && dev/modern/claims.py [--seconds 60] [--seeds 3] [--write]
 
 A padded vocabulary makes a step faster: 50,304 tokens for 50,257, in PyTorch and here, on one core; the smallest time
-of interleaved runs; and what a warp of a GPU touches of unpadded rows, which dev/cusim counts. Small batches at first, and short sequences at first, make better models: the loss after the same
-tokens, and the processor time, with --batch-warmup and --seq-warmup over a third of the steps. It goes on where it was
-interrupted, in the folder of dev/modern/ladder.py. --write keeps the figures in dev/course/claims.json and puts the
-table into dev/course/30-after-gpt-2.md.
+of interleaved runs; and what a warp of a GPU touches of unpadded rows, which dev/cusim counts. Small batches at first,
+and short sequences at first, make better models: the loss after the same tokens, and the processor time, with
+--batch-warmup and --seq-warmup over a third of the steps. It goes on where it was interrupted, in the folder of
+dev/modern/ladder.py. --write keeps the figures in dev/course/claims.json and puts the table into
+dev/course/30-after-gpt-2.md.
 """
 import pathlib
 import sys
@@ -73,8 +74,9 @@ def measure(args):
     first = runs.remembered(f"step of {PIECES}", lambda: runs.seconds(PIECES, 4) / 4)
     steps = max(12, round(args.seconds / first))
     N = steps // 3
-    return {"date": time.strftime("%Y-%m-%d"), "cpu": readme.this_cpu()[1], "seeds": args.seeds, "padded": pads, "counted": counted(),
-            "without": warmed(runs, PIECES, steps), "sequences": warmed(runs, {**PIECES, "--seq-warmup": N}, steps),
+    return {"date": time.strftime("%Y-%m-%d"), "cpu": readme.this_cpu()[1], "seeds": args.seeds, "padded": pads,
+            "counted": counted(), "without": warmed(runs, PIECES, steps),
+            "sequences": warmed(runs, {**PIECES, "--seq-warmup": N}, steps),
             # steps s < N have (s + 1) / N of the windows: (N - 1) / 2 steps more have as many in all
             "batch": warmed(runs, {**PIECES, "--batch-warmup": N}, steps + (N - 1) // 2)}
 
@@ -86,7 +88,7 @@ def text_of(figures):
     for who, (plain, pad) in figures["padded"].items():
         lines.append(f"| a vocabulary of {PAD[1]:,} is faster than one of {PAD[0]:,} | a step of {who} | "
                      f"{plain:.1f} ms | {pad:.1f} ms |")
-    (plain, touched), (pad, least), (wide, wide_least) = figures["counted"]
+    (plain, touched), (pad, least), (wide, _) = figures["counted"]
     lines.append(f"| | sectors that a GPU's warp touches for {plain:.0f} bytes of a row, counted in the simulator | "
                  f"{touched:.2f} | {least:.2f} |")
     lines.append(f"| | bytes of one request, with Packs where rows allow them | {plain:.0f} | {wide:.0f} |")
