@@ -14,16 +14,14 @@ dev/course/30-after-gpt-2.md.
 import pathlib
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in (".", "cusim")]
 import children  # noqa: E402
 import argparse  # noqa: E402
 import json  # noqa: E402
 import re  # noqa: E402
+import tempfile  # noqa: E402
 import time  # noqa: E402
 
-import tempfile  # noqa: E402
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "cusim"))
 import counts  # noqa: E402
 import ladder  # noqa: E402
 import readme  # noqa: E402
