@@ -95,7 +95,7 @@ __global__ void recompute_kernel(Operands o) {
 
 // The shipped kernels with 16 rows per warp.
 struct Backward16 {
-    AttentionBackward backward;
+    AttentionBackward<false> backward;
     template <int HS, int KEYS, int COLS, int M>
     void run() {
         backward.run<HS, KEYS, COLS, 1>();
@@ -141,7 +141,7 @@ BENCH("attention_backward", dims("B", "T", "C", "NH"),
                  "memory, and costs dot products",
                  recompute);
     auto tensor_cores = [=] {
-        Backward16 backward{{d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, 0}};
+        Backward16 backward{{d_dqkv, d_D, d_dout, d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, 0, NH}};
         for_head_size(HS, backward);
     };
     variant_bf16(

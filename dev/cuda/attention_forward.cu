@@ -113,7 +113,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
                   int keys_per_tile) {
     extern __shared__ __align__(128) bf16 shared[];
     constexpr int ROWS = 16 * ATTENTION_WARPS;
-    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block({nullptr, (int)gridDim.x, ALL_KEYS, 1}, T, NH, head_size);
+    const AttentionOrder order{nullptr, (int)gridDim.x, ALL_KEYS, 1, NH * head_size};
+    const AttentionBlock<ROWS, FIRST_TILE_FIRST> block(order, T, NH, head_size);
     const bf16* head = qkv + block.qkv_offset;
     const Tile<HS> q{shared}, keys = q.from_row(ROWS), values = keys.from_row(KEYS);
     auto load_keys = [&](Tile<HS> tile, int which, int first_key) {
@@ -323,7 +324,7 @@ BENCH("attention_forward", dims("B", "T", "C", "NH"),
         "and most addresses are constants in the instructions",
         constant_steps);
     auto async = [=] {
-        Forward16 forward{{d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, 0}};
+        Forward16 forward{{d_out, d_lse, d_qkv, B, T, C, NH, stream, {}, 0, NH}};
         for_head_size(HS, forward);
     };
     variant_bf16("async",
