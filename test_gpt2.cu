@@ -75,7 +75,7 @@ static std::vector<float> all_weights(GPT2& model) {
 // -------------------------------------------------------------------------------------------------
 // kernels against reference.h
 
-#include "dev/test/device_arrays.h"
+#include "dev/test/device_kernels.h"
 
 static const float HUGE_NUMBER = FP16 ? 6e4f : 3e38f;
 // For results with `roundings` roundings to floatX and sums of `terms` terms in fp32.

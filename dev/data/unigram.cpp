@@ -7,9 +7,7 @@
 
 static std::vector<uint32_t> read_shard(const char* path, int64_t vocab) {
     FileReader file(path);
-    const TokensOfShard stored = read_tokens_header(file);
-    std::vector<uint32_t> tokens(stored.tokens);
-    if (!try_read_tokens(file, stored.token_bytes, 0, tokens.data(), stored.tokens)) file.expect_good();
+    const std::vector<uint32_t> tokens = read_tokens(file);
     for (uint32_t token : tokens)
         if (token >= vocab) runtime_failure("%s: token %d is not in a vocabulary of %d", path, token, vocab);
     return tokens;

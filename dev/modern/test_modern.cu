@@ -17,7 +17,7 @@ typedef halfX floatX;
 #endif
 #include "dev/modern/reference.h"
 #include "dev/test/test.h"
-#include "dev/test/device_arrays.h"
+#include "dev/test/device_kernels.h"
 
 constexpr float EPS = 1e-5f;
 struct Shape {

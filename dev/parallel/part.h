@@ -20,8 +20,7 @@ using Floats = std::vector<float>;
 
 inline std::vector<int> read_tokens(const std::string& path) {
     FileReader file(path);
-    std::vector<uint16_t> tokens(read_tokens_header(file));
-    file.read(tokens.data(), 2 * tokens.size(), "the tokens");
+    const std::vector<uint32_t> tokens = read_tokens(file);
     if ((int64_t)tokens.size() <= T) runtime_failure("%s has too few tokens", path);
     return {tokens.begin(), tokens.end()};
 }

@@ -21,11 +21,11 @@ struct Pairs {
 };
 
 // Appends a document as a row; its first token is the end of text.
-inline void add_row(Pairs& pairs, const uint16_t* tokens, const uint8_t* mask, int64_t first, int64_t n) {
+inline void add_row(Pairs& pairs, const uint32_t* tokens, const uint8_t* mask, int64_t first, int64_t n) {
     for (int64_t t = 0; t < pairs.T; t++) {
         const bool counts = t + 1 == n || (t + 1 < n && mask_bit(mask, first + t + 1));
-        pairs.x.push_back(t < n ? tokens[first + t] : 0);
-        pairs.y.push_back(!counts ? IGNORED_TARGET : t + 1 == n ? tokens[first] : tokens[first + t + 1]);
+        pairs.x.push_back(t < n ? (int)tokens[first + t] : 0);
+        pairs.y.push_back(!counts ? IGNORED_TARGET : (int)tokens[first + (t + 1) % n]);
     }
 }
 
@@ -36,13 +36,12 @@ inline Pairs read_pairs(const char* flag, const std::vector<Shard>& shards, int6
     pairs.T = T;
     for (const Shard& shard : shards) {
         FileReader file(shard.file.path), mask_file(mask_path_of(shard.file.path));
-        std::vector<uint16_t> tokens(read_tokens_header(file));
-        file.read(tokens.data(), tokens.size() * 2, "the tokens");
+        const std::vector<uint32_t> tokens = read_tokens(file);
         expect_mask_of(mask_file, file.checksum.value(), shard.file.path);
         std::vector<uint8_t> mask(mask_bytes((int64_t)tokens.size()));
         mask_file.seek(MASK_HEADER_BYTES);
         mask_file.read(mask.data(), mask.size(), "the loss mask");
-        for (uint16_t token : tokens)
+        for (uint32_t token : tokens)
             if (token >= V)
                 runtime_failure("%s %s has token %d, and the model has only %d", flag, shard.file.path, (int)token, V);
         std::vector<int64_t> begins;

@@ -55,3 +55,10 @@ inline bool try_read_tokens(FileReader& file, int64_t token_bytes, int64_t first
     std::copy(stored.begin(), stored.end(), tokens);
     return true;
 }
+// All tokens of an open shard, in the order of the file. Exit 1 if it is damaged.
+inline std::vector<uint32_t> read_tokens(FileReader& file) {
+    const TokensOfShard stored = read_tokens_header(file);
+    std::vector<uint32_t> tokens(stored.tokens);
+    if (!try_read_tokens(file, stored.token_bytes, 0, tokens.data(), stored.tokens)) file.expect_good();
+    return tokens;
+}
