@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS)
 }
 // The shipped kernel with 16 queries per warp.
 struct Forward16 {
-    AttentionForward forward;
+    AttentionForward<false> forward;
     template <int HS, int KEYS, int COLS, int M>
     void run() {
         forward.run<HS, KEYS, COLS, 1>();

@@ -158,7 +158,7 @@ static void grouped_attention(const Shape& s, int64_t window) {
     Floats out(rows * C), lse(rows * h.NH), dqkv(n), first;
     Array d_qkv(qkv), d_dout(dout), d_out(rows * C);
     Array32 d_lse(rows * h.NH), d_delta(rows * h.NH);
-    attention_forward(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, C, h.NH, stream, {}, window, h.NKV);
+    attention_forward<true>(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, C, h.NH, stream, {}, window, h.NKV);
     reference::attention_forward(out.data(), lse.data(), qkv.data(), s.B, s.T, C, h.NH, nullptr, window, h.NKV);
     EXPECT(relative_error(d_out.values(), out) < tolerance(2, h.HS + s.T));
     EXPECT(relative_error(d_lse.values(), lse) < sum_tolerance(h.HS + s.T));

@@ -56,6 +56,7 @@ int64_t attention_tile_rows(int64_t head_size) {
     return found.rows;
 }
 
+template <bool GROUPED>
 struct AttentionForward {
     halfX* out;
     float* lse;
@@ -72,7 +73,7 @@ struct AttentionForward {
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
         const AttentionOrder order =
             attention_order(B, T, NH, head_size * sizeof(halfX), documents, window, NH / NKV, C / NH * NKV);
-        auto kernel = attention_forward_kernel<HS, KEYS, M>;
+        auto kernel = attention_forward_kernel<HS, KEYS, M, GROUPED>;
         allow_shared(kernel, shared_bytes, "attention_forward");
         launch("attention_forward", kernel, grid, ATTENTION_THREADS, shared_bytes, stream, out, lse, qkv, (int)T,
                (int)NH, head_size, scale, order);
@@ -108,16 +109,18 @@ struct AttentionBackward {
             launch(name, kernel, attention_grid(B, T, heads, ROWS, documents), ATTENTION_THREADS, shared_bytes, stream,
                    tensors..., qkv, (int)T, (int)NH, head_size, scale, order, leaves_sums ? partials : nullptr);
         };
-        run_kernel("attention_backward_q", attention_backward_q_kernel<HS, COLS, M>, NH,
+        run_kernel("attention_backward_q", attention_backward_q_kernel<HS, COLS, M, GROUPED>, NH,
                    attention_backward_q_shared_bytes<HS, COLS, M>(), dqkv, delta, dout, out, lse);
         run_kernel("attention_backward_kv", attention_backward_kv_kernel<HS, COLS, M, GROUPED>, NKV,
                    attention_backward_kv_shared_bytes<HS, COLS, M>(), dqkv, dout, lse, delta);
     }
 };
-inline void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0, int64_t NKV = 0) {
+// NKV less than NH: with GROUPED.
+template <bool GROUPED = false>
+void attention_forward(halfX* out, float* lse, const halfX* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                       cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0, int64_t NKV = 0) {
     const StreamRange in_stream(work::attention(B * T, twice_seen(T, window), C, sizeof(halfX)), stream);
-    AttentionForward forward{out, lse, qkv, B, T, C, NH, stream, documents, window, NKV > 0 ? NKV : NH};
+    AttentionForward<GROUPED> forward{out, lse, qkv, B, T, C, NH, stream, documents, window, NKV > 0 ? NKV : NH};
     for_head_size(C / NH, forward);
 }
 // Attention backward in 16 bits. delta (B,NH,T) is scratch. partials, if it is not null, has room

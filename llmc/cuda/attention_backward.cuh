@@ -54,14 +54,14 @@ struct DotOfRow {
 
 // The kernel for dq, of 64 M queries, 16 M per warp; keys come in tiles of COLS. Writes delta
 // (B,NH,T).
-template <int HS, int COLS, int M>
+template <int HS, int COLS, int M, bool GROUPED>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_backward_q_kernel(halfX* dqkv, float* delta, const halfX* dout, const halfX* out, const float* lse,
                                 const halfX* qkv, int T, int NH, int head_size, float scale, AttentionOrder order,
                                 float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
-    const AttentionBlock<ROWS, LAST_TILE_FIRST> block(order, T, NH, head_size);
+    const AttentionBlock<ROWS, LAST_TILE_FIRST, QUERY_ROWS, GROUPED> block(order, T, NH, head_size);
     const halfX *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> q{shared}, d_o = q.from_row(ROWS);
     auto keys = [&](int tile) { return Tile<HS>{shared + (2 * ROWS + tile % 2 * 2 * COLS) * HS}; };
@@ -146,7 +146,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
                                  int T, int NH, int head_size, float scale, AttentionOrder order, float* partials) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
-    const AttentionBlock<ROWS, FIRST_TILE_FIRST, GROUPED ? SHARED_KEY_ROWS : KEY_ROWS> block(order, T, NH, head_size);
+    const AttentionBlock<ROWS, FIRST_TILE_FIRST, KEY_ROWS, GROUPED> block(order, T, NH, head_size);
     const halfX *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     const Tile<HS> k{shared}, v = k.from_row(ROWS);
     // The buffers of step 0, 1, ...: a tile of queries of one head.

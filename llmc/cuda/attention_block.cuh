@@ -79,10 +79,10 @@ __device__ inline int first_key_of(int query, int window) { return query >= wind
 enum TileOrder { LAST_TILE_FIRST, FIRST_TILE_FIRST };
 
 // What a block works on: ROWS rows of one head of one document. Rows are counted from the
-// document's first position. With SHARED_KEY_ROWS its head is one of keys, and offsets of queries
-// are those of the first head that shares them; with KEY_ROWS each head of queries has its own.
-enum BlockRows { QUERY_ROWS, KEY_ROWS, SHARED_KEY_ROWS };
-template <int ROWS, TileOrder ORDER, BlockRows ARE = QUERY_ROWS>
+// document's first position. GROUPED: heads of queries share keys; the rows of a block may be keys
+// of such a head, and offsets of queries are then those of the first head that shares them.
+enum BlockRows { QUERY_ROWS, KEY_ROWS };
+template <int ROWS, TileOrder ORDER, BlockRows ARE = QUERY_ROWS, bool GROUPED = false>
 struct AttentionBlock {
     int length, first;               // rows of the document; the block's first one
     int C, stride;                   // stride: of rows of qkv
@@ -90,8 +90,8 @@ struct AttentionBlock {
     int64_t row_offset;              // of the document's head in lse and delta (B,NH,T)
     int to_keys, to_values;          // from its queries to its keys in qkv, and from these to its values
     __device__ AttentionBlock(AttentionOrder order, int T, int NH, int head_size)
-        : length(T), C(NH * head_size), to_values(ARE == KEY_ROWS ? C : order.kv_channels) {
-        const int sharing = ARE == KEY_ROWS ? 1 : order.sharing, heads = ARE == SHARED_KEY_ROWS ? NH / sharing : NH;
+        : length(T), C(NH * head_size), to_values(GROUPED ? order.kv_channels : C) {
+        const int sharing = GROUPED ? order.sharing : 1, heads = ARE == KEY_ROWS ? NH / sharing : NH;
         int b, begin = 0, h, tile;
         if (order.documents) {
             const DocumentTile part = order.documents[blockIdx.x / heads];
@@ -104,7 +104,7 @@ struct AttentionBlock {
             tile = ORDER == FIRST_TILE_FIRST ? place.tile : gridDim.y - 1 - place.tile;
         }
         stride = C + 2 * to_values;
-        if (ARE == SHARED_KEY_ROWS) h *= sharing;
+        if (ARE == KEY_ROWS) h *= sharing;
         to_keys = C + (h / sharing - h) * head_size;
         first = tile * ROWS;
         const int64_t position = (int64_t)b * T + begin;

@@ -78,13 +78,13 @@ constexpr size_t attention_forward_shared_bytes() {
     return (16 * M * ATTENTION_WARPS + 4 * KEYS) * HS * sizeof(halfX);
 }
 
-template <int HS, int KEYS, int M>
+template <int HS, int KEYS, int M, bool GROUPED>
 __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     attention_forward_kernel(halfX* out, float* lse, const halfX* qkv, int T, int NH, int head_size, float scale,
                              AttentionOrder order) {
     constexpr int WARP_ROWS = 16 * M, ROWS = ATTENTION_WARPS * WARP_ROWS;
     extern __shared__ __align__(128) halfX shared[];
-    const AttentionBlock<ROWS, LAST_TILE_FIRST> block(order, T, NH, head_size);
+    const AttentionBlock<ROWS, LAST_TILE_FIRST, QUERY_ROWS, GROUPED> block(order, T, NH, head_size);
     const Tile<HS> q{shared};
     auto keys = [&](int tile) { return Tile<HS>{shared + (ROWS + tile % 2 * 2 * KEYS) * HS}; };
     auto values = [&](int tile) { return keys(tile).from_row(KEYS); };

@@ -67,7 +67,7 @@ __device__ inline void store_channels(float* head, int stride, int row, int T, i
 }
 
 // The forward kernel. Keys and values of a tile take turns in one buffer, kv.
-template <int TILE, int CHANNELS>
+template <int TILE, int CHANNELS, bool GROUPED>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_forward_fp32_kernel(float* out, float* lse, const float* qkv, int T, int NH, int head_size, float scale,
                                   AttentionOrder order) {
@@ -75,7 +75,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     const SharedRows<TILE> q{shared_floats, head_size},
         kv{shared_floats + shared_rows_elems(TILE, head_size), head_size};
     float* p = kv.data + shared_rows_elems(TILE, head_size);
-    const AttentionBlock<TILE, LAST_TILE_FIRST> block(order, T, NH, head_size);
+    const AttentionBlock<TILE, LAST_TILE_FIRST, QUERY_ROWS, GROUPED> block(order, T, NH, head_size);
     const int first = block.first, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
     const float* head = qkv + block.qkv_offset;
     float o[2][CHANNELS] = {}, m[2] = {-FLT_MAX, -FLT_MAX}, l[2] = {0, 0};
@@ -136,7 +136,7 @@ __device__ inline void write_delta(float* delta, SharedRows<TILE> dout, const fl
 // queries, of all heads that share the keys, and sum1 and sum2 become dk and dv. Otherwise its rows
 // are queries, it walks over tiles of keys, and sum1 becomes dq; this one is the first, and writes
 // delta.
-template <int TILE, int CHANNELS, BlockRows MINE>
+template <int TILE, int CHANNELS, BlockRows MINE, bool GROUPED>
 __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     attention_backward_fp32_kernel(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
                                    const float* qkv, int T, int NH, int head_size, float scale, AttentionOrder order) {
@@ -146,7 +146,8 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
         v{shared_floats + 2 * elems, head_size}, d_o{shared_floats + 3 * elems, head_size};
     float *p = d_o.data + elems, *ds = p + TILE * (TILE + 1);
     constexpr bool KEYS_MINE = MINE != QUERY_ROWS;
-    const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST, MINE> block(order, T, NH, head_size);
+    const AttentionBlock<TILE, KEYS_MINE ? FIRST_TILE_FIRST : LAST_TILE_FIRST, MINE, GROUPED> block(order, T, NH,
+                                                                                                    head_size);
     const int mine = block.first, length = block.length, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
     const int C = block.C, stride = block.stride;
     const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset, *keys = head + block.to_keys;
@@ -164,7 +165,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     float sum1[2][CHANNELS] = {}, sum2[2][CHANNELS] = {};
     const int begin = KEYS_MINE ? mine : first_key_of(mine, order.window) / TILE * TILE;
     const int end = KEYS_MINE ? min(length, mine + TILE - 1 + order.window) : mine + 1;
-    for (int h = 0; h < (MINE == SHARED_KEY_ROWS ? order.sharing : 1); h++) {  // of the queries that share the keys
+    for (int h = 0; h < (KEYS_MINE && GROUPED ? order.sharing : 1); h++) {  // of the queries that share the keys
         const int64_t row_offset = block.row_offset + (int64_t)h * T;
         for (int other = begin; other < end; other += TILE) {
             __syncthreads();
@@ -197,7 +198,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     if (KEYS_MINE) store_channels<TILE>(out2, stride, mine + 2 * ty, length, head_size, sum2, 1.0f, 1.0f, tx);
 }
 
-template <int TILE, int CHANNELS>
+template <int TILE, int CHANNELS, bool GROUPED>
 void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
                              cudaStream_t stream, DocumentTiles documents, int64_t window, int64_t NKV) {
     const int HS = (int)(C / NH);
@@ -206,18 +207,20 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
     const float scale = 1.0f / sqrtf((float)HS);
     const AttentionOrder order =
         attention_order(B, T, NH, HS * sizeof(float), documents, window, NH / NKV, C / NH * NKV);
-    auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS>;
+    auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS, GROUPED>;
     allow_shared(kernel, bytes, "attention_forward");
     launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, (int)NH, HS, scale,
            order);
 }
 // The rows of a tile, TILE, by head size.
 inline int64_t attention_fp32_rows(int64_t head_size) { return head_size <= 128 ? 32 : 16; }
-inline void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
-                              cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0, int64_t NKV = 0) {
+// NKV less than NH: with GROUPED; so in the backward pass.
+template <bool GROUPED = false>
+void attention_forward(float* out, float* lse, const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH,
+                       cudaStream_t stream, DocumentTiles documents = {}, int64_t window = 0, int64_t NKV = 0) {
     const StreamRange in_stream(work::attention(B * T, twice_seen(T, window), C, sizeof(float)), stream);
-    const auto run =
-        attention_fp32_rows(C / NH) == 32 ? attention_forward_tiles<32, 8> : attention_forward_tiles<16, 32>;
+    const auto run = attention_fp32_rows(C / NH) == 32 ? attention_forward_tiles<32, 8, GROUPED>
+                                                       : attention_forward_tiles<16, 32, GROUPED>;
     run(out, lse, qkv, B, T, C, NH, stream, documents, window, NKV > 0 ? NKV : NH);
 }
 template <int TILE, int CHANNELS, bool GROUPED>
@@ -234,11 +237,10 @@ void attention_backward_tiles(float* dqkv, float* delta, const float* dout, cons
         launch(name, kernel, attention_grid(B, T, heads, TILE, documents), TILE * TILE / 4, bytes, stream, dqkv, delta,
                dout, out, lse, qkv, (int)T, (int)NH, HS, scale, order);
     };
-    run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, QUERY_ROWS>, NH);
-    run_kernel("attention_backward_kv", attention_backward_fp32_kernel < TILE, CHANNELS,
-               GROUPED ? SHARED_KEY_ROWS : KEY_ROWS >, NKV);
+    run_kernel("attention_backward_q", attention_backward_fp32_kernel<TILE, CHANNELS, QUERY_ROWS, GROUPED>, NH);
+    run_kernel("attention_backward_kv", attention_backward_fp32_kernel<TILE, CHANNELS, KEY_ROWS, GROUPED>, NKV);
 }
-// Attention backward in fp32. It leaves no sums over rows. NKV less than NH: with GROUPED.
+// Attention backward in fp32. It leaves no sums over rows.
 template <bool GROUPED = false>
 ColumnSums attention_backward(float* dqkv, float* delta, const float* dout, const float* out, const float* lse,
                               const float* qkv, int64_t B, int64_t T, int64_t C, int64_t NH, cudaStream_t stream,
