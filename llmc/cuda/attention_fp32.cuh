@@ -157,8 +157,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
     auto load_keys = [&](int first) {
         k.load(keys, stride, first, length), v.load(keys + block.to_values, stride, first, length);
     };
-    if (KEYS_MINE) load_keys(mine);
-    else load_queries(0, mine);
+    KEYS_MINE ? load_keys(mine) : load_queries(0, mine);
     __syncthreads();
     if (!KEYS_MINE)
         write_delta(delta + block.row_offset + mine, d_o, out + block.out_offset + (int64_t)mine * C, C, length - mine);
