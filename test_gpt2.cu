@@ -78,10 +78,6 @@ static std::vector<float> all_weights(GPT2& model) {
 #include "dev/test/device_kernels.h"
 
 static const float HUGE_NUMBER = FP16 ? 6e4f : 3e38f;
-// For results with `roundings` roundings to floatX and sums of `terms` terms in fp32.
-static double kernel_tolerance(double roundings, double terms) {
-    return HALF ? bf16_tolerance(roundings, terms, HALF_ROUNDOFF) : sum_tolerance(terms);
-}
 
 struct Shape {
     int64_t B, T, C, NH;

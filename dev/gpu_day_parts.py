@@ -494,7 +494,7 @@ def ncu(day):
         raise RuntimeError("ncu measures nothing: " + " ".join(text.strip().splitlines()[-2:]))
     (day.state / "ncu.csv").write_text(text)
     return {"unknown": unknown, "counters": counters.read(text),
-            "said": f"{text.count(chr(10))} lines in {day.state}/ncu.csv" +
+            "said": f"{text.count(chr(10))} lines in {day.state.name}/ncu.csv" +
             (f"; unknown here: {', '.join(unknown)}" if unknown else "")}
 
 

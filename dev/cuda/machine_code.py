@@ -217,14 +217,14 @@ def ptxas_figures(said):
     return kernels
 
 
-def compile_for(nvcc, arch, precision):
-    """Compiles the trainer. Returns the cubin's path, and symbol -> registers, static shared memory, spill stores,
-    spill loads, instructions."""
+def compile_for(nvcc, arch, precision, source="train_gpt2.cu"):
+    """Compiles the trainer, or another source. Returns the cubin's path, and symbol -> registers, static shared memory,
+    spill stores, spill loads, instructions."""
     pathlib.Path("build").mkdir(exist_ok=True)
-    cubin = f"build/kernels_{precision}_{arch}.cubin"
+    cubin = f"build/kernels_{pathlib.Path(source).stem}_{precision}_{arch}.cubin"
     target = f"-gencode=arch=compute_{arch},code=sm_{arch}"
     command = [nvcc, "-std=c++17", "-O3", "-I.", f"-DPRECISION_{precision}", target, "-Xptxas", "-v", "-cubin",
-               "-o", cubin, "train_gpt2.cu"]
+               "-o", cubin, source]
     said, _ = children.run(command)
     instructions = instruction_counts(pathlib.Path(cubin).read_bytes())
     return cubin, {symbol: (*figures, instructions.get(symbol, 0)) for symbol, figures in ptxas_figures(said).items()}

@@ -10,9 +10,11 @@ wavefronts of shared memory per request; conflicts: wavefronts more than without
 """
 import argparse
 import json
+import os
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 GLOBAL = ["global_load", "global_store", "global_atomic", "cp_async_global", "tma_load", "tma_store"]
 SHARED = ["shared_load", "shared_store", "shared_atomic", "cp_async_shared", "ldmatrix"]
@@ -22,6 +24,14 @@ def read(path):
     """The kernels of a file, and the program that wrote it."""
     lines = [json.loads(line) for line in open(path)]
     return lines[1:], lines[0]["program"]
+
+
+def of_run(command, **settings):
+    """The kernels of a program that counts, run with these variables of the environment beside its own."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/counts"
+        subprocess.run(command, env={**os.environ, **settings, "CUSIM_COUNT": path}, check=True)
+        return read(path)[0]
 
 
 def total(kernel, kinds, what):

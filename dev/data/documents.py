@@ -15,14 +15,20 @@ import children  # noqa: E402
 import json  # noqa: E402
 import os  # noqa: E402
 import random  # noqa: E402
+import struct  # noqa: E402
 import subprocess  # noqa: E402
 from json.encoder import encode_basestring as json_string  # noqa: E402
 
 from files import ROOT, fail, write_whole  # noqa: E402
 
-TOKENS_HEADER_BYTES = 1024
+TOKENS_HEADER_BYTES, TOKEN_LAYOUTS = 1024, {2: (20240520, 1), 4: (20240801, 7)}  # bytes a token: magic, version
 LONGEST_LINE = 256 << 20  # of .jsonl, in bytes; what ./tokenize accepts
 STORY_SEED = 1337         # llm.c shuffles the stories of each file
+
+
+def tokens_header(count, token_bytes=2):
+    """The header of a token file (llmc/data/tokens_file.h)."""
+    return struct.pack("<256i", *TOKEN_LAYOUTS[token_bytes], count, *[0] * 253)
 
 
 # ---- .parquet

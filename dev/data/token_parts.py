@@ -17,7 +17,6 @@ import os
 import pathlib
 import shutil
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,7 +26,6 @@ import children
 import documents
 from files import ROOT, Progress, fail, flush_folder, wrong_use, write_whole
 
-MAGIC, VERSION = 20240520, 1
 MOST_TOKENS = 2**31 - 1  # that the header can count
 COPY_BYTES = 1 << 22
 GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
@@ -35,7 +33,7 @@ GPT2_TOKENIZER = ROOT / "dev/data/gpt2_tokenizer.bin"
 
 def write_shard(file, sources):
     """Writes a token file from (path, first token, count) of each source."""
-    file.write(struct.pack("<256i", MAGIC, VERSION, sum(count for *_, count in sources), *[0] * 253))
+    file.write(documents.tokens_header(sum(count for *_, count in sources)))
     for path, first, count in sources:
         left = 2 * count
         with open(path, "rb") as tokens:

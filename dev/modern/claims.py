@@ -19,7 +19,6 @@ import children  # noqa: E402
 import argparse  # noqa: E402
 import json  # noqa: E402
 import re  # noqa: E402
-import tempfile  # noqa: E402
 import time  # noqa: E402
 
 import counts  # noqa: E402
@@ -52,9 +51,7 @@ def padded(by_torch):
 def counted():
     """Bytes and sectors of 32 bytes of a warp's request for logits of a row: unpadded, padded, and padded in Packs."""
     children.run(["make", "-s", "CXX=g++", "COUNT=1", "build-count/cusim_counts"], cwd=ROOT)
-    with tempfile.NamedTemporaryFile() as file:
-        children.run(["build-count/cusim_counts"], env={"CUSIM_COUNT": file.name}, cwd=ROOT)
-        loads = {kernel["kernel"]: kernel["global_load"] for kernel in counts.read(file.name)[0]}
+    loads = {kernel["kernel"]: kernel["global_load"] for kernel in counts.of_run([ROOT / "build-count/cusim_counts"])}
     return [[loads[name]["bytes"] / loads[name]["requests"], loads[name]["sectors"] / loads[name]["requests"]]
             for name in ("rows_50257", "rows_50304", "rows_in_packs")]
 

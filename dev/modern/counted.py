@@ -8,9 +8,7 @@ if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / folder) for folder in (".", "cusim")]
-import children  # noqa: E402
-import tempfile  # noqa: E402
-
+import children  # noqa: E402, F401
 import counts  # noqa: E402
 
 # The shape of each_once() in test_modern.cu. In bytes: a row's C values, F values, heads of queries and keys, heads of
@@ -32,9 +30,8 @@ EXPECTED = {  # read, written; what a kernel reads back counts as read
     "mix_values_backward": (5 * VALUES + SHARE, 3 * VALUES + 4 * ROWS // 4),
     "add_to_values": (3 * VALUES, VALUES)}
 
-with tempfile.NamedTemporaryFile() as file:
-    children.run([sys.argv[1], "counted"], env={"CUSIM_COUNT": file.name})
-    got = {kernel["kernel"]: (kernel["read_bytes"], kernel["written_bytes"]) for kernel in counts.read(file.name)[0]}
+got = {kernel["kernel"]: (kernel["read_bytes"], kernel["written_bytes"])
+       for kernel in counts.of_run([sys.argv[1], "counted"])}
 wrong = [f"{name}: {got.get(name)} bytes read and written, {want} are expected"
          for name, want in EXPECTED.items() if got.get(name) != want]
 print("\n".join(wrong) or f"{len(EXPECTED)} kernels move what is expected")

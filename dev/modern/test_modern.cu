@@ -29,9 +29,6 @@ static std::string text_of(const Shape& s) {
     return format("%d x %d, C %d, F %d, %d heads of %d that share %d", s.B, s.T, s.C, s.F, s.heads.NH, s.heads.HS,
                   s.heads.NKV);
 }
-static double tolerance(double roundings, double terms) {
-    return sizeof(floatX) == 2 ? bf16_tolerance(roundings, terms) : sum_tolerance(terms);
-}
 
 static void norms(const Shape& s) {
     start_test("rmsnorm, " + text_of(s));
@@ -46,7 +43,7 @@ static void norms(const Shape& s) {
     for (int64_t i = 0; i < n; i++) residual[i] = (float)(floatX)(x[i] + x2[i]);
     reference::rmsnorm_forward(out.data(), rstd.data(), residual.data(), w.data(), rows, s.C, EPS);
     EXPECT(d_residual.values() == residual);
-    EXPECT(relative_error(d_out.values(), out) <= tolerance(1, s.C));
+    EXPECT(relative_error(d_out.values(), out) <= kernel_tolerance(1, s.C));
     EXPECT(relative_error(d_rstd.values(), rstd) <= sum_tolerance(s.C));
     Array d_alone(n);
     rmsnorm_forward(d_alone.data, d_rstd.data, d_residual.data, d_w.data, rows, s.C, EPS, stream);
@@ -59,7 +56,7 @@ static void norms(const Shape& s) {
         Array32 d_dw(dw);
         rmsnorm_backward(d_dx.data, d_dw.data, d_partials.data, d_dout.data, d_residual.data, d_w.data, d_rstd.data,
                          rows, s.C, true, stream);
-        EXPECT(relative_error(d_dx.values(), dx) <= tolerance(2, 2 * s.C));
+        EXPECT(relative_error(d_dx.values(), dx) <= kernel_tolerance(2, 2 * s.C));
         EXPECT(relative_error(d_dw.values(), dweight) <= sum_tolerance(4 * rows));
         if (time == 0) first = d_dw.values();
         else EXPECT(d_dw.values() == first);
@@ -77,12 +74,12 @@ static void heads_of_rows(const Shape& s) {
     Array32 d_rstd(rstd.size()), d_dqw(h.HS), d_dkw(h.HS), d_partials(RMSNORM_PARTS * 2 * h.HS), d_dfirst(dfirst);
     qk_norm_forward(d_x.data, d_raw.data, d_rstd.data, d_qw.data, d_kw.data, rows, h, EPS, stream);
     reference::qk_norm_forward(x.data(), raw.data(), rstd.data(), qw.data(), kw.data(), rows, h, EPS);
-    EXPECT(relative_error(d_x.values(), x) <= tolerance(1, h.HS) && d_raw.values() == raw);
+    EXPECT(relative_error(d_x.values(), x) <= kernel_tolerance(1, h.HS) && d_raw.values() == raw);
     qk_norm_backward(d_d.data, d_dqw.data, d_dkw.data, d_partials.data, d_raw.data, d_rstd.data, d_qw.data, d_kw.data,
                      rows, h, false, stream);
     reference::qk_norm_backward(d.data(), dqw.data(), dkw.data(), raw.data(), rstd.data(), qw.data(), kw.data(), rows,
                                 h, false);
-    EXPECT(relative_error(d_d.values(), d) <= tolerance(2, 2 * h.HS));
+    EXPECT(relative_error(d_d.values(), d) <= kernel_tolerance(2, 2 * h.HS));
     EXPECT(relative_error(d_dqw.values(), dqw) <= sum_tolerance(4 * rows * h.NH));
     EXPECT(relative_error(d_dkw.values(), dkw) <= sum_tolerance(4 * rows * h.NKV));
 
@@ -93,7 +90,7 @@ static void heads_of_rows(const Shape& s) {
         Floats turned = qkv;
         rope(d_turned.data, d_table.data, rows, s.T, h, back, stream);
         reference::rope(turned.data(), table.data(), rows, s.T, h, back);
-        EXPECT(relative_error(d_turned.values(), turned) <= tolerance(1, 4));
+        EXPECT(relative_error(d_turned.values(), turned) <= kernel_tolerance(1, 4));
     }
 
     Floats mixed = qkv, kept(of_values), dmixed = dqkv, to_first = dfirst, dshare(1);
@@ -101,19 +98,19 @@ static void heads_of_rows(const Shape& s) {
     Array32 d_dshare(1), d_value_partials(VALUES_PARTS);
     mix_values_forward(d_mixed.data, d_kept.data, d_first.data, d_share.data, rows, h, stream);
     reference::mix_values_forward(mixed.data(), kept.data(), first.data(), share.data(), rows, h);
-    EXPECT(relative_error(d_mixed.values(), mixed) <= tolerance(1, 4) && d_kept.values() == kept);
+    EXPECT(relative_error(d_mixed.values(), mixed) <= kernel_tolerance(1, 4) && d_kept.values() == kept);
     mix_values_backward(d_dmixed.data, d_dfirst.data, d_dshare.data, d_value_partials.data, d_kept.data, d_first.data,
                         d_share.data, rows, h, false, stream);
     reference::mix_values_backward(dmixed.data(), to_first.data(), dshare.data(), kept.data(), first.data(),
                                    share.data(), rows, h, false);
-    EXPECT(relative_error(d_dmixed.values(), dmixed) <= tolerance(1, 4));
+    EXPECT(relative_error(d_dmixed.values(), dmixed) <= kernel_tolerance(1, 4));
     EXPECT(relative_error(d_dfirst.values(), to_first) <= sum_tolerance(4));
     // The terms cancel: by their size, not by that of their sum.
     EXPECT(std::fabs(d_dshare.values()[0] - dshare[0]) <= sum_tolerance(of_values) * std::sqrt((double)of_values));
     add_to_values(d_dmixed.data, d_dfirst.data, rows, h, stream);
     Floats summed = dmixed;
     reference::add_to_values(summed.data(), to_first.data(), rows, h);
-    EXPECT(relative_error(d_dmixed.values(), summed) <= tolerance(2, 4));
+    EXPECT(relative_error(d_dmixed.values(), summed) <= kernel_tolerance(2, 4));
 }
 
 static void elementwise(const Shape& s) {
@@ -124,28 +121,28 @@ static void elementwise(const Shape& s) {
     Array d_x(x), d_dout(dout), d_out(n);
     swiglu_forward(d_out.data, d_x.data, rows, s.F, stream);
     reference::swiglu_forward(out.data(), x.data(), rows, s.F);
-    EXPECT(relative_error(d_out.values(), out) <= tolerance(1, 8));
+    EXPECT(relative_error(d_out.values(), out) <= kernel_tolerance(1, 8));
     swiglu_backward(d_x.data, d_dout.data, d_x.data, rows, s.F, stream);  // in place
     reference::swiglu_backward(dx.data(), dout.data(), x.data(), rows, s.F);
-    EXPECT(relative_error(d_x.values(), dx) <= tolerance(1, 8));
+    EXPECT(relative_error(d_x.values(), dx) <= kernel_tolerance(1, 8));
     const int64_t odd = n - 3;  // a last Pack in part
     Array d_y(x), d_squared(odd), d_copy(odd);
     relu2_forward(d_squared.data, d_y.data, odd, stream);
     reference::relu2_forward(squared.data(), x.data(), odd);
-    EXPECT(relative_error(d_squared.values(), squared) <= tolerance(1, 1));
+    EXPECT(relative_error(d_squared.values(), squared) <= kernel_tolerance(1, 1));
     relu2_backward(d_squared.data, d_dout.data, d_y.data, odd, stream);
     reference::relu2_backward(dsquared.data(), dout.data(), x.data(), odd);
-    EXPECT(relative_error(d_squared.values(), dsquared) <= tolerance(1, 1));
+    EXPECT(relative_error(d_squared.values(), dsquared) <= kernel_tolerance(1, 1));
     capped.assign(x.begin(), x.begin() + odd);
     Array d_logits(capped);
     softcap_forward(d_logits.data, d_copy.data, 2.0f, odd, stream);
     reference::softcap_forward(capped.data(), 2.0f, odd);
-    EXPECT(relative_error(d_logits.values(), capped) <= tolerance(1, 8) && d_copy.values() == d_logits.values());
+    EXPECT(relative_error(d_logits.values(), capped) <= kernel_tolerance(1, 8) && d_copy.values() == d_logits.values());
     const Floats stored = d_copy.values();
     softcap_backward(d_dout.data, d_copy.data, 2.0f, odd, stream);
     Floats want(dout);
     for (int64_t i = 0; i < odd; i++) want[i] *= 1 - (stored[i] / 2) * (stored[i] / 2);
-    EXPECT(relative_error(d_dout.values(), want) <= tolerance(1, 4));
+    EXPECT(relative_error(d_dout.values(), want) <= kernel_tolerance(1, 4));
 }
 
 // Both passes of attention with heads that share keys.
@@ -160,7 +157,7 @@ static void grouped_attention(const Shape& s, int64_t window) {
     Array32 d_lse(rows * h.NH), d_delta(rows * h.NH);
     attention_forward<true>(d_out.data, d_lse.data, d_qkv.data, s.B, s.T, C, h.NH, stream, {}, window, h.NKV);
     reference::attention_forward(out.data(), lse.data(), qkv.data(), s.B, s.T, C, h.NH, nullptr, window, h.NKV);
-    EXPECT(relative_error(d_out.values(), out) < tolerance(2, h.HS + s.T));
+    EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(2, h.HS + s.T));
     EXPECT(relative_error(d_lse.values(), lse) < sum_tolerance(h.HS + s.T));
     const Floats kept = d_out.values();
     reference::attention_backward(dqkv.data(), dout.data(), kept.data(), lse.data(), qkv.data(), s.B, s.T, C, h.NH,
@@ -169,7 +166,7 @@ static void grouped_attention(const Shape& s, int64_t window) {
         Array d_dqkv(n);
         attention_backward<true>(d_dqkv.data, d_delta.data, d_dout.data, d_out.data, d_lse.data, d_qkv.data, s.B, s.T,
                                  C, h.NH, stream, {}, nullptr, window, h.NKV);
-        EXPECT(relative_error(d_dqkv.values(), dqkv) < tolerance(3, h.HS + 2 * s.T * h.group()));
+        EXPECT(relative_error(d_dqkv.values(), dqkv) < kernel_tolerance(3, h.HS + 2 * s.T * h.group()));
         if (time == 0) first = d_dqkv.values();
         else EXPECT(d_dqkv.values() == first);
     }

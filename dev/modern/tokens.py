@@ -16,10 +16,10 @@ sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[1] / part) for part
 import children  # noqa: E402
 import argparse  # noqa: E402
 
+import documents  # noqa: E402
 from files import Progress, fail, write_whole, wrong_use  # noqa: E402
 
 ENDS = ("<|endoftext|>", "<|end_of_text|>", "</s>")  # of GPT-2, SmolLM2 and Qwen3; of Llama 3; of Llama 2
-LAYOUTS = {"<u2": (20240520, 1), "<u4": (20240801, 7)}  # magic, version
 
 
 def open_tokenizer(path):
@@ -56,12 +56,10 @@ def ids_of(tokenizer, paths, end):
     return np.concatenate(parts)
 
 
-def writer_of(ids, kind):
+def writer_of(ids, token_bytes):
     """Writes a shard of these tokens to an open file."""
-    import numpy as np
-    header = np.zeros(256, "<i4")
-    header[:3] = (*LAYOUTS[kind], len(ids))
-    return lambda file: (file.write(header.tobytes()), file.write(ids.astype(kind).tobytes()))
+    stored = ids.astype(f"<u{token_bytes}").tobytes()
+    return lambda file: (file.write(documents.tokens_header(len(ids), token_bytes)), file.write(stored))
 
 
 def main():
@@ -89,12 +87,12 @@ def main():
     if args.numbers is not None:
         return print(*tokenizer.encode(args.numbers, add_special_tokens=False).ids)
     ids = ids_of(tokenizer, args.texts, end_of(tokenizer, args.end_of_text))
-    kind = "<u4" if tokenizer.get_vocab_size() > 65536 else "<u2"
+    token_bytes = 4 if tokenizer.get_vocab_size() > 65536 else 2
     cut = len(ids) - round(len(ids) * args.val_fraction)
     if max(cut, len(ids) - cut) > 2**31 - 1:
         fail("more tokens than the layout counts, 2147483647; fewer texts at once are accepted")
     pathlib.Path(args.prefix).parent.mkdir(parents=True, exist_ok=True)
-    write_whole({f"{args.prefix}_{split}.bin": writer_of(part, kind)
+    write_whole({f"{args.prefix}_{split}.bin": writer_of(part, token_bytes)
                  for split, part in (("train", ids[:cut]), ("val", ids[cut:]))})
     print(f"{len(args.texts)} texts, {len(ids)} tokens of {tokenizer.get_vocab_size()}: {cut} in "
           f"{args.prefix}_train.bin, {len(ids) - cut} in {args.prefix}_val.bin")

@@ -1,4 +1,5 @@
-// What tests of CUDA kernels share: arrays on the device, of floatX or fp32, and random values.
+// What tests of CUDA kernels share: arrays on the device, of floatX or fp32, random values, and how
+// far results may be from those of naive loops.
 #pragma once
 #include <vector>
 
@@ -37,4 +38,9 @@ inline Floats random_floatX(size_t n, double scale = 1) {
     Floats values = random_values(n, scale);
     for (float& v : values) v = (float)(floatX)v;
     return values;
+}
+// For results with `roundings` roundings to floatX and sums of `terms` terms in fp32.
+inline double kernel_tolerance(double roundings, double terms) {
+    const double roundoff = is_fp16<floatX>() ? FP16_ROUNDOFF : BF16_ROUNDOFF;
+    return sizeof(floatX) == 2 ? bf16_tolerance(roundings, terms, roundoff) : sum_tolerance(terms);
 }

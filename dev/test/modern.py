@@ -41,6 +41,7 @@ import hf  # noqa: E402
 import hf_tokenizer  # noqa: E402
 import import_hf as import_hf_script  # noqa: E402
 import ladder  # noqa: E402
+import tokenizer_file  # noqa: E402
 from run_script import run, script  # noqa: E402
 
 MODERN, PROBE, TOKENS = ROOT / "build/modern", ROOT / "build/modern_probe", ROOT / "dev/modern/tokens.py"
@@ -434,9 +435,7 @@ def wide_tokens(folder):
     text = (ROOT / "dev/data/shakespeare/hamlet.txt").read_text()
     tokens, end_of_text = hf_tokenizer.read_tokenizer(ROOT / "dev/data/gpt2_tokenizer.bin")
     known, random = set(tokens), np.random.default_rng(1)
-    pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-    ranks = {token: id for id, token in enumerate(tokens) if id != end_of_text}
-    gpt2 = tiktoken.Encoding("gpt2", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    gpt2 = tokenizer_file.gpt2_encoder()
     made_up = ("".join(random.choice(list("bcdfgjkqvwxz"), 7)).encode() for _ in iter(int, 1))
     while len(tokens) < 66000:
         token = next(made_up)
@@ -448,11 +447,9 @@ def wide_tokens(folder):
         if len(parts) == 2 and word.encode() not in known:
             known.add(word.encode())
             tokens.append(word.encode())
-    header = np.zeros(256, "<u4")
-    header[:4] = 20240328, 2, len(tokens), end_of_text
-    (folder / "wide_tokenizer.bin").write_bytes(header.tobytes() + b"".join(bytes([len(t)]) + t for t in tokens))
+    (folder / "wide_tokenizer.bin").write_bytes(hf_tokenizer.tokenizer_text(tokens, end_of_text))
     ranks = {token: id for id, token in enumerate(tokens) if id != end_of_text}
-    wide = tiktoken.Encoding("wide", pat_str=pattern, mergeable_ranks=ranks, special_tokens={})
+    wide = tiktoken.Encoding("wide", pat_str=gpt2._pat_str, mergeable_ranks=ranks, special_tokens={})
     expected = np.array([end_of_text, *wide.encode(text)], "<u4")
     assert (expected >= 66000).sum() > 100, "words of the text have ids of more than 16 bits"
     run(ROOT / "tokenize", "--tokenizer", folder / "wide_tokenizer.bin", "--val-split", "tail", "--val-fraction", 0.2,

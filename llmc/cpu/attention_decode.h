@@ -1,9 +1,9 @@
 // Attention in generation, one position at a time; formulas: attention.h. Keys and values of the
 // positions before it are kept in a cache, for each layer keys (NKV, maxT, HS) and values (NKV,
-// maxT, HS); NKV is NH, or fewer where heads of queries share them (gpt2/heads.h), and
-// the cache is so many times smaller. Each is read once per position, with two FLOPs per value and
-// head of queries: so memory limits it. A head's keys are contiguous, and so are its values. The
-// scores are the product of its query with the matrix of its keys (dot_products.h).
+// maxT, HS); NKV is NH, or fewer where heads of queries share them (gpt2/heads.h), and the cache is
+// so many times smaller. Each is read once per position, with two FLOPs per value and head of
+// queries: so memory limits it. A head's keys are contiguous, and so are its values. The scores are
+// the product of its query with the matrix of its keys (dot_products.h).
 #pragma once
 #include <cmath>
 #include "llmc/cpu/attention_mask.h"

@@ -59,7 +59,8 @@ __host__ __device__ inline AttentionPlace attention_place(int block, int heads, 
 }
 
 // What tells a kernel which blocks it has: the tiles of documents, or if that is null the heads of
-// a group; how many keys a query sees at most; and how many heads of queries share one of keys.
+// a group; how many keys a query sees at most; and how many heads of queries share one of keys,
+// with the channels of all keys of a row, which are here so that no register need hold them.
 constexpr int ALL_KEYS = 1 << 30;
 struct AttentionOrder {
     const DocumentTile* documents;

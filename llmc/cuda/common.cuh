@@ -159,6 +159,16 @@ __device__ inline void store_floats_streaming(T* p, const PackFloats<T>& x CALLE
     CHECK_ALIGNMENT(p);
     __stcs(reinterpret_cast<int4*>(p), to_bits(x));
 }
+// The Pack from element i on of inp1 or, if inp2 is not null, of inp1 + inp2, which is stored there
+// in sum, as it is stored.
+template <class T>
+__device__ inline PackFloats<T> load_sum(T* sum, const T* inp1, const T* inp2, int64_t i) {
+    PackFloats<T> a = load_floats(inp1 + i);
+    if (!inp2) return a;
+    const PackFloats<T> b = load_floats_streaming(inp2 + i);
+    for (int k = 0; k < Pack<T>::size; k++) a[k] += b[k];
+    return store_rounded(sum + i, a);
+}
 
 // Calls f(i, count) in an elementwise kernel, one Pack per thread, for the Pack that begins at
 // element i of n. count is Pack<T>::size, or less in the last, partial Pack.

@@ -20,18 +20,12 @@ __global__ void layernorm_forward_kernel(floatX* residual, floatX* out, float* m
     constexpr int N = Pack<floatX>::size;
     const int64_t row = (int64_t)blockIdx.x * LAYERNORM_WARPS + threadIdx.y;
     if (row >= rows) return;
-    const floatX* x = inp1 + row * C;
     float sum = 0;
     for (int64_t c = threadIdx.x * N; c < C; c += 32 * N) {
-        PackFloats<floatX> a = load_floats(x + c);
-        if (inp2) {
-            const PackFloats<floatX> b = load_floats_streaming(inp2 + row * C + c);
-            for (int k = 0; k < N; k++) a[k] += b[k];
-            a = store_rounded(residual + row * C + c, a);
-        }
+        const PackFloats<floatX> a = load_sum(residual, inp1, inp2, row * C + c);
         for (int k = 0; k < N; k++) sum += a[k];
     }
-    if (inp2) x = residual + row * C;  // each lane reads back only what it wrote
+    const floatX* x = (inp2 ? residual : inp1) + row * C;  // each lane reads back only what it wrote
     const float m = warp_sum(sum) / C;
     float squares = 0;
     for (int64_t c = threadIdx.x * N; c < C; c += 32 * N) {

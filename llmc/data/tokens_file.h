@@ -47,12 +47,16 @@ inline TokensOfShard read_tokens_header(FileReader& file) {
 }
 
 // Reads n tokens of a shard, from number `first` on. False if file.problem says what is wrong.
+// Those of 16 bits come into the second half of the memory, and are widened from the first on.
 inline bool try_read_tokens(FileReader& file, int64_t token_bytes, int64_t first, uint32_t* tokens, int64_t n) {
+    const char* const stored = (char*)tokens + n * (4 - token_bytes);
     file.seek(TOKENS_HEADER_BYTES + first * token_bytes);
-    if (token_bytes == 4) return file.try_read(tokens, n * 4, "the tokens");
-    std::vector<uint16_t> stored(n);
-    if (!file.try_read(stored.data(), n * 2, "the tokens")) return false;
-    std::copy(stored.begin(), stored.end(), tokens);
+    if (!file.try_read((void*)stored, n * token_bytes, "the tokens")) return false;
+    for (int64_t i = 0; i < n && token_bytes == 2; i++) {
+        uint16_t token;
+        memcpy(&token, stored + 2 * i, 2);
+        tokens[i] = token;
+    }
     return true;
 }
 // All tokens of an open shard, in the order of the file. Exit 1 if it is damaged.
