@@ -67,10 +67,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     auto keys = [&](int tile) { return Tile<HS>{shared + (2 * ROWS + tile % 2 * 2 * COLS) * HS}; };
     auto values = [&](int tile) { return keys(tile).from_row(COLS); };
     auto load_keys = [&](int tile) {
-        const halfX* head_keys = head + block.to_keys;
-        load_tile<HS, COLS>(keys(tile), head_keys, block.stride, tile * COLS, block.length, head_size);
-        load_tile<HS, COLS>(values(tile), head_keys + block.to_values, block.stride, tile * COLS, block.length,
-                            head_size);
+        load_tile<HS, COLS>(keys(tile), head + block.to_keys, block.stride, tile * COLS, block.length, head_size);
+        load_tile<HS, COLS>(values(tile), head + block.to_values, block.stride, tile * COLS, block.length, head_size);
     };
     load_tile<HS, ROWS>(q, head, block.stride, block.first, block.length, head_size);
     load_tile<HS, ROWS>(d_o, dout_head, block.C, block.first, block.length, head_size);
@@ -170,9 +168,8 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
             copy_async_4(lse_and_delta(step) + threadIdx.x, copied_from + (int64_t)h * T + tile * COLS,
                          first_query + copied < block.length);
     };
-    const halfX* head_keys = head + block.to_keys;
-    load_tile<HS, ROWS>(k, head_keys, block.stride, block.first, block.length, head_size);
-    load_tile<HS, ROWS>(v, head_keys + block.to_values, block.stride, block.first, block.length, head_size);
+    load_tile<HS, ROWS>(k, head + block.to_keys, block.stride, block.first, block.length, head_size);
+    load_tile<HS, ROWS>(v, head + block.to_values, block.stride, block.first, block.length, head_size);
     load_queries(0);
     copy_async_commit();
 
@@ -212,7 +209,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
         }
         __syncthreads();  // no thread reads this tile any more
     }
-    halfX *dk_head = dqkv + block.qkv_offset + block.to_keys, *dv_head = dk_head + block.to_values;
+    halfX *dhead = dqkv + block.qkv_offset, *dk_head = dhead + block.to_keys, *dv_head = dhead + block.to_values;
     float dk_sums[HS / 8][2] = {}, dv_sums[HS / 8][2] = {};
 #pragma unroll
     for (int m = 0; m < M; m++) {

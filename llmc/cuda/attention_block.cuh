@@ -89,10 +89,10 @@ struct AttentionBlock {
     int C, stride;                   // stride: of rows of qkv
     int64_t qkv_offset, out_offset;  // of the document's head in qkv and dqkv (B,T,stride), in out and dout (B,T,C)
     int64_t row_offset;              // of the document's head in lse and delta (B,NH,T)
-    int to_keys, to_values;          // from its queries to its keys in qkv, and from these to its values
-    __device__ AttentionBlock(AttentionOrder order, int T, int NH, int head_size)
-        : length(T), C(NH * head_size), to_values(GROUPED ? order.kv_channels : C) {
-        const int sharing = GROUPED ? order.sharing : 1, heads = ARE == KEY_ROWS ? NH / sharing : NH;
+    int to_keys, to_values;          // from its queries to its keys and its values in qkv
+    __device__ AttentionBlock(AttentionOrder order, int T, int NH, int head_size) : length(T), C(NH * head_size) {
+        const int kv_channels = GROUPED ? order.kv_channels : C, sharing = GROUPED ? order.sharing : 1;
+        const int heads = ARE == KEY_ROWS ? NH / sharing : NH;
         int b, begin = 0, h, tile;
         if (order.documents) {
             const DocumentTile part = order.documents[blockIdx.x / heads];
@@ -104,9 +104,9 @@ struct AttentionBlock {
             h = place.head % heads, b = place.head / heads;
             tile = ORDER == FIRST_TILE_FIRST ? place.tile : gridDim.y - 1 - place.tile;
         }
-        stride = C + 2 * to_values;
+        stride = C + 2 * kv_channels;
         if (ARE == KEY_ROWS) h *= sharing;
-        to_keys = C + (h / sharing - h) * head_size;
+        to_keys = C + (h / sharing - h) * head_size, to_values = to_keys + kv_channels;
         first = tile * ROWS;
         const int64_t position = (int64_t)b * T + begin;
         qkv_offset = position * stride + h * head_size;

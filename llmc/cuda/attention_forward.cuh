@@ -91,8 +91,7 @@ __global__ void __launch_bounds__(ATTENTION_THREADS, 1)
     const halfX* head = qkv + block.qkv_offset;
     auto load_keys = [&](int tile) {
         load_tile<HS, KEYS>(keys(tile), head + block.to_keys, block.stride, tile * KEYS, block.length, head_size);
-        load_tile<HS, KEYS>(values(tile), head + block.to_keys + block.to_values, block.stride, tile * KEYS,
-                            block.length, head_size);
+        load_tile<HS, KEYS>(values(tile), head + block.to_values, block.stride, tile * KEYS, block.length, head_size);
     };
     load_tile<HS, ROWS>(q, head, block.stride, block.first, block.length, head_size);
     copy_async_commit();

@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             for (int c = 0; c < CHANNELS; c++) o[i][c] *= shrink;
         }
         __syncthreads();
-        kv.load(head + block.to_keys + block.to_values, block.stride, first_key, block.length);
+        kv.load(head + block.to_values, block.stride, first_key, block.length);
         __syncthreads();
         add_products(o, p, kv, ty, tx);
     }
@@ -150,12 +150,12 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
                                                                                                     head_size);
     const int mine = block.first, length = block.length, ty = threadIdx.x / (TILE / 2), tx = threadIdx.x % (TILE / 2);
     const int C = block.C, stride = block.stride;
-    const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset, *keys = head + block.to_keys;
+    const float *head = qkv + block.qkv_offset, *dout_head = dout + block.out_offset;
     auto load_queries = [&](int h, int first) {
         q.load(head + h * head_size, stride, first, length), d_o.load(dout_head + h * head_size, C, first, length);
     };
     auto load_keys = [&](int first) {
-        k.load(keys, stride, first, length), v.load(keys + block.to_values, stride, first, length);
+        k.load(head + block.to_keys, stride, first, length), v.load(head + block.to_values, stride, first, length);
     };
     KEYS_MINE ? load_keys(mine) : load_queries(0, mine);
     __syncthreads();
@@ -191,10 +191,11 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             if (KEYS_MINE) add_products(sum2, p, d_o, ty, tx);
         }
     }
-    float *dhead = dqkv + block.qkv_offset, *out1 = dhead + (KEYS_MINE ? block.to_keys : 0),
-          *out2 = out1 + block.to_values;
-    store_channels<TILE>(out1, stride, mine + 2 * ty, length, head_size, sum1, 1.0f, 1.0f, tx);
-    if (KEYS_MINE) store_channels<TILE>(out2, stride, mine + 2 * ty, length, head_size, sum2, 1.0f, 1.0f, tx);
+    float* dhead = dqkv + block.qkv_offset;
+    const int row = mine + 2 * ty;
+    store_channels<TILE>(KEYS_MINE ? dhead + block.to_keys : dhead, stride, row, length, head_size, sum1, 1.0f, 1.0f,
+                         tx);
+    if (KEYS_MINE) store_channels<TILE>(dhead + block.to_values, stride, row, length, head_size, sum2, 1.0f, 1.0f, tx);
 }
 
 template <int TILE, int CHANNELS, bool GROUPED>
