@@ -77,6 +77,14 @@ static void codes(WeightFormat weight_format, int64_t rows, int64_t C) {
     EXPECT(!same_codes(fast, naive));
 }
 
+static void scales_without_a_table() {
+    start_test("scales of scales, computed, are the table's");
+    for (int code = 0; code < 256; code += VEC_FLOATS) {
+        const vfloat computed = scale_values(lane_numbers() + code);
+        EXPECT(memcmp(&computed, &SCALE_VALUES[code], VEC_BYTES) == 0);
+    }
+}
+
 // How far a product may be from the naive one, relative to the largest: inputs and nf4's levels are
 // rounded to 14 bits.
 template <class floatX>
@@ -238,6 +246,7 @@ int main() {
     device.transposed_elems = backward_transposed_elems<bf16>(33, 1600, 128);
     allocate_scratch();
     same_as_others();
+    scales_without_a_table();
     for (WeightFormat weight_format : {WEIGHTS_INT8, WEIGHTS_INT4, WEIGHTS_NF4}) {
         for (int64_t C : {1, 31, 48, 64, 100, 1600}) codes(weight_format, 7, C);
         for (int64_t C : {48, 100, 1600, 6400})

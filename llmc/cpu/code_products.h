@@ -66,52 +66,70 @@ struct WholeLevels {
     }
 };
 
-// levels (64) of a group of 4-bit codes: of the lower halves of its 32 bytes, then of the upper. In
-// the order that inputs are brought into (order_inputs()).
-constexpr int HALF_VECTORS = 32 / VEC_SHORTS;
-VEC_INLINE void load_levels(vshort (&levels)[2][HALF_VECTORS], const uint8_t* group, const WholeLevels& table) {
+// The levels of a step of 4-bit codes, a group or two: first those of the lower halves of its
+// bytes, then of the upper. In the order that inputs are brought into (order_inputs()).
 #if defined(__AVX512BW__)
-    const __m512i bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i*)group)),
-                  whole = _mm512_load_si512(table.whole);
-    levels[0][0] = (vshort)_mm512_permutexvar_epi16(bytes, whole);  // it looks at the lower 5 bits
-    levels[1][0] = (vshort)_mm512_permutexvar_epi16(_mm512_srli_epi16(bytes, 4), whole);
+constexpr int STEP_GROUPS = 2;
+#else
+constexpr int STEP_GROUPS = 1;
+#endif
+constexpr int STEP = STEP_GROUPS * CODE_GROUP, HALF_VECTORS = STEP / 2 / VEC_SHORTS;
+VEC_INLINE void load_levels(vshort (&levels)[2][HALF_VECTORS], const uint8_t* codes, const WholeLevels& table) {
+#if defined(__AVX512BW__)
+    const __m512i four = _mm512_loadu_si512(codes), whole = _mm512_load_si512(table.whole);  // in each 16 bits
+    levels[0][0] = (vshort)_mm512_permutexvar_epi16(four, whole);  // it looks at the lower 5 bits
+    levels[0][1] = (vshort)_mm512_permutexvar_epi16(_mm512_srli_epi16(four, 8), whole);
+    levels[1][0] = (vshort)_mm512_permutexvar_epi16(_mm512_srli_epi16(four, 4), whole);
+    levels[1][1] = (vshort)_mm512_permutexvar_epi16(_mm512_srli_epi16(four, 12), whole);
 #elif defined(__AVX2__) && !defined(__AVX512F__)
-    const __m256i bytes = _mm256_loadu_si256((const __m256i*)group), lower = _mm256_set1_epi8(15),
+    const __m256i bytes = _mm256_loadu_si256((const __m256i*)codes), lower = _mm256_set1_epi8(15),
                   low = _mm256_load_si256((const __m256i*)table.low),
                   high = _mm256_load_si256((const __m256i*)table.high);
-    const __m256i codes[2] = {_mm256_and_si256(bytes, lower), _mm256_and_si256(_mm256_srli_epi16(bytes, 4), lower)};
+    const __m256i halves[2] = {_mm256_and_si256(bytes, lower), _mm256_and_si256(_mm256_srli_epi16(bytes, 4), lower)};
     for (int h = 0; h < 2; h++) {
-        const __m256i l = _mm256_shuffle_epi8(low, codes[h]), u = _mm256_shuffle_epi8(high, codes[h]);
+        const __m256i l = _mm256_shuffle_epi8(low, halves[h]), u = _mm256_shuffle_epi8(high, halves[h]);
         levels[h][0] = (vshort)_mm256_unpacklo_epi8(l, u), levels[h][1] = (vshort)_mm256_unpackhi_epi8(l, u);
     }
 #elif defined(__aarch64__)
     const uint8x16_t low = vld1q_u8(table.low), high = vld1q_u8(table.high);
     for (int i = 0; i < 2; i++) {
-        const uint8x16_t bytes = vld1q_u8(group + 16 * i);
-        const uint8x16_t codes[2] = {vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8(bytes, 4)};
+        const uint8x16_t bytes = vld1q_u8(codes + 16 * i);
+        const uint8x16_t halves[2] = {vandq_u8(bytes, vdupq_n_u8(15)), vshrq_n_u8(bytes, 4)};
         for (int h = 0; h < 2; h++) {
-            const uint8x16_t l = vqtbl1q_u8(low, codes[h]), u = vqtbl1q_u8(high, codes[h]);
+            const uint8x16_t l = vqtbl1q_u8(low, halves[h]), u = vqtbl1q_u8(high, halves[h]);
             levels[h][2 * i] = (vshort)vzip1q_u8(l, u), levels[h][2 * i + 1] = (vshort)vzip2q_u8(l, u);
         }
     }
 #else
     for (int i = 0; i < 32; i++) {
-        levels[0][i / VEC_SHORTS][i % VEC_SHORTS] = table.whole[group[i] & 15];
-        levels[1][i / VEC_SHORTS][i % VEC_SHORTS] = table.whole[group[i] >> 4];
+        levels[0][i / VEC_SHORTS][i % VEC_SHORTS] = table.whole[codes[i] & 15];
+        levels[1][i / VEC_SHORTS][i % VEC_SHORTS] = table.whole[codes[i] >> 4];
     }
 #endif
 }
-// AVX2 unpacks bytes in each half of a register for itself: of 32 levels, 8 to 15 and 16 to 23
-// change places. So do inputs, once.
+// Brings inputs (n, whole steps) into that order, once. AVX-512 looks at every fourth code at a
+// time: of both groups the even ones of the first 32, then the odd ones, then those of the other
+// 32. AVX2 unpacks bytes in each half of a register for itself: of 32 levels, 8 to 15 and 16 to 23
+// change places.
 inline void order_inputs(int16_t* x, int64_t n) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512BW__)
+    const __m512i even = (__m512i)(lane_numbers() * 0x40004 + 0x20000), odd = (__m512i)((vint)even + 0x10001);
+    for (int64_t i = 0; i < n; i += STEP) {
+        const __m512i first[2] = {_mm512_loadu_si512(x + i), _mm512_loadu_si512(x + i + 32)},
+                      second[2] = {_mm512_loadu_si512(x + i + 64), _mm512_loadu_si512(x + i + 96)};
+        for (int h = 0; h < 2; h++) {
+            _mm512_storeu_si512(x + i + 64 * h, _mm512_permutex2var_epi16(first[h], even, second[h]));
+            _mm512_storeu_si512(x + i + 64 * h + 32, _mm512_permutex2var_epi16(first[h], odd, second[h]));
+        }
+    }
+#elif defined(__AVX2__) && !defined(__AVX512F__)
     for (int64_t i = 0; i < n; i += 32) std::swap_ranges(x + i + 8, x + i + 16, x + i + 16);
 #else
     (void)x, (void)n;
 #endif
 }
 
-// x (whole groups) = inp (C) as whole numbers, and zeros behind them. Returns their scale.
+// x (whole steps) = inp (C) as whole numbers, and zeros behind them. Returns their scale.
 template <class floatX>
 float round_inputs(int16_t* x, const floatX* inp, int64_t C, WeightFormat format) {
     typedef int16_t shorts __attribute__((vector_size(VEC_FLOATS * 2)));
@@ -121,8 +139,8 @@ float round_inputs(int16_t* x, const floatX* inp, int64_t C, WeightFormat format
         const shorts v = __builtin_convertvector(whole, shorts);
         memcpy(x + i, &v, count * 2);
     });
-    std::fill(x + C, x + round_up(C, CODE_GROUP), 0);
-    if (format != WEIGHTS_INT8) order_inputs(x, round_up(C, CODE_GROUP));
+    std::fill(x + C, x + round_up(C, STEP), 0);
+    if (format != WEIGHTS_INT8) order_inputs(x, round_up(C, STEP));
     return scale;
 }
 
@@ -141,44 +159,60 @@ VEC_INLINE void load_scales(float* scales, const fp16* first, int64_t halves) {
     for (; h < halves; h++) scales[h] = first[h];
 }
 
+// SCALE_VALUES[code] of each lane, to the bit, without memory: a load for each lane would take as
+// long as all else. With the size s of the number that a code stands for and its power of two n, it
+// is (2 n + 18 (s - n) + 9) / (2 n power), as in DynamicCode: both tables go by the exponent of s,
+// that is log2 n + 127, of which 4 bits count.
+VEC_INLINE vfloat scale_values(vint code) {
+    static constexpr struct Tables {
+        float offset[16] = {}, divisor[16] = {};
+        constexpr Tables() {
+            float power = 1e7f;
+            for (int log = 0, n = 1; n <= ScaleCode::MOST; log++, n *= 2, power /= 10)
+                offset[(log + 127) % 16] = 9 - 16 * n, divisor[(log + 127) % 16] = 2 * n * power;
+            constexpr int last = 2 * ScaleCode::MOST;  // its value is 1
+            offset[(ScaleCode::DECADES + 127) % 16] = 9 - 16 * last;
+            divisor[(ScaleCode::DECADES + 127) % 16] = 18 * last + 9 - 16 * last;
+        }
+    } TABLES;
+    const vint number = code - ScaleCode::ZERO, size = number < 0 ? -number : number;
+    const vfloat s = __builtin_convertvector(size, vfloat);
+    const vint exponent = (vint)s >> 23 & 15;
+    const vfloat value = (s * 18.0f + look_up(TABLES.offset, exponent)) / look_up(TABLES.divisor, exponent);
+    return (vfloat)(((vint)value & (size != 0)) | (number & INT32_MIN));
+}
+
 // The scales of n groups of a row of nf4, from `first` on; writes up to a vector beyond them.
 VEC_INLINE void load_scales(float* scales, const CodeMatrix& m, int64_t row, int64_t first, int64_t n) {
     const uint8_t* const codes = m.scale_codes(row) + first;
     for (int64_t h = 0; h < n;) {
         const int64_t at = row * m.row_groups() + first + h, count = std::min(n - h, NF4_GROUP - at % NF4_GROUP);
         const float group = *m.group(row, first + h), mean = *m.mean();
-        for (int64_t i = h; i < h + count; i += VEC_FLOATS) {
-            const vint code = load((const int8_t*)codes + i) & 255;
-            vfloat v;
-#if defined(__AVX512F__)
-            v = (vfloat)_mm512_i32gather_ps((__m512i)code, SCALE_VALUES.data(), 4);
-#elif defined(__AVX2__)
-            v = (vfloat)_mm256_i32gather_ps(SCALE_VALUES.data(), (__m256i)code, 4);
-#else
-            for (int j = 0; j < VEC_FLOATS; j++) v[j] = SCALE_VALUES[code[j]];
-#endif
-            store(scales + i, v * group + mean);
-        }
+        for (int64_t i = h; i < h + count; i += VEC_FLOATS)
+            store(scales + i, scale_values(load((const int8_t*)codes + i) & 255) * group + mean);
         h += count;
     }
 }
 
-// sums + x times a group of 4-bit codes of FORMAT, whose scales are at `scales`.
+// sums + x times a step of 4-bit codes of FORMAT, whose scales are at `scales`.
 template <WeightFormat FORMAT>
-VEC_INLINE vfloat add_group(vfloat sums, const int16_t* x, const uint8_t* group, const WholeLevels& table,
-                            const float* scales) {
+VEC_INLINE vfloat add_step(vfloat sums, const int16_t* x, const uint8_t* codes, const WholeLevels& table,
+                           const float* scales) {
+    constexpr bool ONE_SCALE = FORMAT == WEIGHTS_NF4, ONE_SUM = ONE_SCALE && VEC_FLOATS >= 8;  // of 8 products at most
     vshort levels[2][HALF_VECTORS];
-    load_levels(levels, group, table);
+    load_levels(levels, codes, table);
     vint part[2] = {};
 #pragma GCC unroll 8
     for (int j = 0; j < 2 * HALF_VECTORS; j++) {
-        const int h = j / HALF_VECTORS;
-        part[h] = add_products(part[h], levels[h][j % HALF_VECTORS], load_shorts(x + j * VEC_SHORTS));
+        const int h = j / HALF_VECTORS, i = ONE_SUM ? 0 : h;
+        part[i] = add_products(part[i], levels[h][j % HALF_VECTORS], load_shorts(x + j * VEC_SHORTS));
     }
-    if (FORMAT == WEIGHTS_NF4 && VEC_FLOATS >= 8)  // a lane has 8 products at most
-        return sums + __builtin_convertvector(part[0] + part[1], vfloat) * scales[0];
-    for (int h = 0; h < 2; h++)
-        sums += __builtin_convertvector(part[h], vfloat) * scales[FORMAT == WEIGHTS_NF4 ? 0 : h];
+    for (int h = 0; h < (ONE_SUM ? 1 : 2); h++) {
+        const float* const scale = scales + (ONE_SCALE ? 0 : h);
+        vfloat v = broadcast(scale[0]);
+        if (STEP_GROUPS == 2) v = lane_numbers() < VEC_FLOATS / 2 ? v : broadcast(scale[ONE_SCALE ? 1 : 2]);
+        sums += __builtin_convertvector(part[h], vfloat) * v;
+    }
     return sums;
 }
 
@@ -207,15 +241,18 @@ VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const Co
             continue;
         }
         constexpr int64_t BLOCK = FORMAT == WEIGHTS_INT4 ? INT4_BLOCK : NF4_BLOCK;
+        const int64_t blocks = (end - c) / BLOCK;
         float scales[STREAMS][CODES_AT_ONCE / BLOCK + VEC_FLOATS];
-        for (int s = 0; s < STREAMS; s++)
-            if (FORMAT == WEIGHTS_NF4) load_scales(scales[s], m, row + s * stride, c / BLOCK, (end - c) / BLOCK);
-            else load_scales(scales[s], m.half_scales(row + s * stride) + c / BLOCK, (end - c) / BLOCK);
-        for (int64_t i = c; i < end; i += CODE_GROUP)
+        for (int s = 0; s < STREAMS; s++) {
+            if (FORMAT == WEIGHTS_NF4) load_scales(scales[s], m, row + s * stride, c / BLOCK, blocks);
+            else load_scales(scales[s], m.half_scales(row + s * stride) + c / BLOCK, blocks);
+            scales[s][blocks] = scales[s][blocks + 1] = 0;  // half a step is of the next row
+        }
+        for (int64_t i = c; i < end; i += STEP)
 #pragma GCC unroll 4
             for (int s = 0; s < STREAMS; s++) {
                 __builtin_prefetch(codes[s] + i / 2 + ahead);
-                total[s] = add_group<FORMAT>(total[s], x + i, codes[s] + i / 2, table, scales[s] + (i - c) / BLOCK);
+                total[s] = add_step<FORMAT>(total[s], x + i, codes[s] + i / 2, table, scales[s] + (i - c) / BLOCK);
             }
     }
     for (int s = 0; s < STREAMS; s++)

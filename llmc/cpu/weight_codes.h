@@ -109,7 +109,7 @@ inline float scale_of_half(const CodeMatrix& m, int64_t row, int64_t half) {
 // table[code] of each lane.
 VEC_INLINE vfloat look_up(const float (&table)[16], vint code) {
 #if defined(__AVX512F__)
-    return (vfloat)_mm512_permutexvar_ps((__m512i)code, _mm512_loadu_ps(table));
+    return (vfloat)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)code, _mm512_loadu_ps(table));
 #elif defined(__AVX2__)
     const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)code),
                  high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), (__m256i)code);

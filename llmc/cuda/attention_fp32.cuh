@@ -191,11 +191,10 @@ __global__ void __launch_bounds__(TILE* TILE / 4, 1)
             if (KEYS_MINE) add_products(sum2, p, d_o, ty, tx);
         }
     }
-    float* dhead = dqkv + block.qkv_offset;
-    const int row = mine + 2 * ty;
-    store_channels<TILE>(KEYS_MINE ? dhead + block.to_keys : dhead, stride, row, length, head_size, sum1, 1.0f, 1.0f,
-                         tx);
-    if (KEYS_MINE) store_channels<TILE>(dhead + block.to_values, stride, row, length, head_size, sum2, 1.0f, 1.0f, tx);
+    float *dhead = dqkv + block.qkv_offset, *out1 = KEYS_MINE ? dhead + block.to_keys : dhead;
+    store_channels<TILE>(out1, stride, mine + 2 * ty, length, head_size, sum1, 1.0f, 1.0f, tx);
+    if (KEYS_MINE)
+        store_channels<TILE>(dhead + block.to_values, stride, mine + 2 * ty, length, head_size, sum2, 1.0f, 1.0f, tx);
 }
 
 template <int TILE, int CHANNELS, bool GROUPED>
