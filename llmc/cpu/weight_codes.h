@@ -106,17 +106,21 @@ inline float scale_of_half(const CodeMatrix& m, int64_t row, int64_t half) {
     return m.format == WEIGHTS_INT4 ? (float)m.half_scales(row)[half] : m.nf4_scale(row, half / 2);
 }
 
-// table[code] of each lane.
-VEC_INLINE vfloat look_up(const float (&table)[16], vint code) {
+// table[code % N] of each lane, N 8 or 16.
+template <int N>
+VEC_INLINE vfloat look_up(const float (&table)[N], vint code) {
 #if defined(__AVX512F__)
-    return (vfloat)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)code, _mm512_loadu_ps(table));
+    const __m512i values = N == 16 ? _mm512_loadu_si512(table)
+                                   : _mm512_maskz_broadcast_i64x4(0xff, _mm256_loadu_si256((const __m256i*)table));
+    return (vfloat)_mm512_maskz_permutexvar_ps(0xffff, (__m512i)code, (__m512)values);
 #elif defined(__AVX2__)
-    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)code),
-                 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + 8), (__m256i)code);
+    const __m256 low = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table), (__m256i)code);
+    if (N == 8) return (vfloat)low;
+    const __m256 high = _mm256_permutevar8x32_ps(_mm256_loadu_ps(table + N - 8), (__m256i)code);
     return (vfloat)_mm256_blendv_ps(low, high, (__m256)(code << 28));
 #else
     vfloat v;
-    for (int i = 0; i < VEC_FLOATS; i++) v[i] = table[code[i]];
+    for (int i = 0; i < VEC_FLOATS; i++) v[i] = table[code[i] % N];
     return v;
 #endif
 }
