@@ -38,6 +38,8 @@ VEC_INLINE vint add_products(vint sums, vshort a, vshort b) {
     return (vint)_mm512_dpwssd_epi32((__m512i)sums, (__m512i)a, (__m512i)b);
 #elif defined(__AVX512BW__)
     return sums + (vint)_mm512_madd_epi16((__m512i)a, (__m512i)b);
+#elif defined(__AVXVNNI__) && !defined(__AVX512F__)
+    return (vint)_mm256_dpwssd_avx_epi32((__m256i)sums, (__m256i)a, (__m256i)b);
 #elif defined(__AVX2__) && !defined(__AVX512F__)
     return sums + (vint)_mm256_madd_epi16((__m256i)a, (__m256i)b);
 #elif defined(__aarch64__)
