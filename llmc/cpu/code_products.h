@@ -161,29 +161,6 @@ VEC_INLINE void load_scales(float* scales, const fp16* first, int64_t halves) {
     for (; h < halves; h++) scales[h] = first[h];
 }
 
-// SCALE_VALUES[code] of each lane, to the bit, without memory: a load for each lane would take as
-// long as all else. With the size s of the number that a code stands for and its power of two n, it
-// is (2 n + 18 (s - n) + 9) / (2 n power), as in DynamicCode: both tables go by the exponent of s,
-// that is log2 n + 127, of which 3 bits count.
-VEC_INLINE vfloat scale_values(vint code) {
-    static constexpr struct Tables {
-        float offset[8] = {}, divisor[8] = {};
-        constexpr Tables() {
-            float power = 1e7f;
-            for (int log = 0, n = 1; n <= ScaleCode::MOST; log++, n *= 2, power /= 10)
-                offset[(log + 127) % 8] = 9 - 16 * n, divisor[(log + 127) % 8] = 2 * n * power;
-            constexpr int last = 2 * ScaleCode::MOST;  // its value is 1
-            offset[(ScaleCode::DECADES + 127) % 8] = 9 - 16 * last;
-            divisor[(ScaleCode::DECADES + 127) % 8] = 18 * last + 9 - 16 * last;
-        }
-    } TABLES;
-    const vint number = code - ScaleCode::ZERO, size = number < 0 ? -number : number;
-    const vfloat s = __builtin_convertvector(size, vfloat);
-    const vint exponent = (vint)s >> 23 & 7;
-    const vfloat value = (s * 18.0f + look_up(TABLES.offset, exponent)) / look_up(TABLES.divisor, exponent);
-    return (vfloat)(((vint)value & (size != 0)) | (number & INT32_MIN));
-}
-
 // The scales of n groups of a row of nf4, from `first` on; writes up to a vector beyond them.
 VEC_INLINE void load_scales(float* scales, const CodeMatrix& m, int64_t row, int64_t first, int64_t n) {
     const uint8_t* const codes = m.scale_codes(row) + first;

@@ -106,7 +106,7 @@ inline float scale_of_half(const CodeMatrix& m, int64_t row, int64_t half) {
     return m.format == WEIGHTS_INT4 ? (float)m.half_scales(row)[half] : m.nf4_scale(row, half / 2);
 }
 
-// table[code % N] of each lane, N 8 or 16.
+// table[code] of each lane, N 8 or 16.
 template <int N>
 VEC_INLINE vfloat look_up(const float (&table)[N], vint code) {
 #if defined(__AVX512F__)
@@ -120,7 +120,34 @@ VEC_INLINE vfloat look_up(const float (&table)[N], vint code) {
     return (vfloat)_mm256_blendv_ps(low, high, (__m256)(code << 28));
 #else
     vfloat v;
-    for (int i = 0; i < VEC_FLOATS; i++) v[i] = table[code[i] % N];
+    for (int i = 0; i < VEC_FLOATS; i++) v[i] = table[code[i]];
+    return v;
+#endif
+}
+
+// SCALE_VALUES[code] of each lane. Where a register can be a table it is computed, to the bit: a
+// load for each lane would take as long as all else. With the size s of the number that a code
+// stands for and its power of two n, it is (18 s + 9 - 16 n) / divisor, as in DynamicCode: what
+// depends on n goes by the exponent of s, that is log2 n + 127, of which 3 bits count.
+VEC_INLINE vfloat scale_values(vint code) {
+#if defined(__AVX2__)
+    static constexpr struct Tables {
+        float offset[8] = {}, divisor[8] = {};
+        constexpr Tables() {
+            for (int log = 0, n = 1; log <= ScaleCode::DECADES; log++, n *= 2) {
+                const int at = (log + 127) % 8;
+                offset[at] = 9 - 16 * n, divisor[at] = (2 * n + 9) / ScaleCode::value_of_size(n);
+            }
+        }
+    } TABLES;
+    const vint number = code - ScaleCode::ZERO;
+    const vfloat s = __builtin_convertvector(number < 0 ? -number : number, vfloat);
+    const vint exponent = (vint)s >> 23 & 7;
+    const vfloat value = (s * 18.0f + look_up(TABLES.offset, exponent)) / look_up(TABLES.divisor, exponent);
+    return (vfloat)(((vint)value & (number != 0)) | (number & INT32_MIN));
+#else
+    vfloat v;
+    for (int i = 0; i < VEC_FLOATS; i++) v[i] = SCALE_VALUES[code[i]];
     return v;
 #endif
 }

@@ -71,8 +71,7 @@ struct AttentionForward {
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
         const dim3 grid = attention_grid(B, T, NH, 16 * M * ATTENTION_WARPS, documents);
-        const AttentionOrder order =
-            attention_order(B, T, NH, head_size * sizeof(halfX), documents, window, NH / NKV, C / NH * NKV);
+        const AttentionOrder order = attention_order(B, T, C, NH, NKV, NH, sizeof(halfX), documents, window);
         auto kernel = attention_forward_kernel<HS, KEYS, M, GROUPED>;
         allow_shared(kernel, shared_bytes, "attention_forward");
         launch("attention_forward", kernel, grid, ATTENTION_THREADS, shared_bytes, stream, out, lse, qkv, (int)T,
@@ -98,13 +97,12 @@ struct AttentionBackward {
         constexpr int64_t ROWS = 16 * M * ATTENTION_WARPS;
         const int head_size = (int)(C / NH);
         const float scale = 1.0f / sqrtf((float)head_size);
-        const int64_t sharing = NH / NKV, tiles = ceil_div(T, ROWS);
+        const int64_t tiles = ceil_div(T, ROWS);
         const bool leaves_sums = partials && !documents.tiles && NKV == NH && B * tiles <= ATTENTION_PARTS;
         parts = leaves_sums ? B * tiles : 0;
         // heads: of the rows of its blocks
         auto run_kernel = [&](const char* name, auto kernel, int64_t heads, size_t shared_bytes, auto... tensors) {
-            const AttentionOrder order = attention_order(B, T, heads, NH / heads * head_size * sizeof(halfX), documents,
-                                                         window, sharing, C / sharing);
+            const AttentionOrder order = attention_order(B, T, C, NH, NKV, heads, sizeof(halfX), documents, window);
             allow_shared(kernel, shared_bytes, name);
             launch(name, kernel, attention_grid(B, T, heads, ROWS, documents), ATTENTION_THREADS, shared_bytes, stream,
                    tensors..., qkv, (int)T, (int)NH, head_size, scale, order, leaves_sums ? partials : nullptr);

@@ -66,11 +66,11 @@ struct AttentionOrder {
     const DocumentTile* documents;
     int group, window, sharing, kv_channels;
 };
-// heads: of the grid, queries' or keys'; row_bytes: of a row that their blocks share.
-inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t heads, int64_t row_bytes, DocumentTiles documents,
-                                      int64_t window, int64_t sharing, int64_t kv_channels) {
-    const int group = attention_group(B * heads, T, row_bytes, device_attribute(cudaDevAttrL2CacheSize));
-    return {documents.tiles, group, window > 0 ? (int)window : ALL_KEYS, (int)sharing, (int)kv_channels};
+// heads: of the grid, queries' or keys', NH or NKV; elem_bytes: of an element of qkv.
+inline AttentionOrder attention_order(int64_t B, int64_t T, int64_t C, int64_t NH, int64_t NKV, int64_t heads,
+                                      int64_t elem_bytes, DocumentTiles documents, int64_t window) {
+    const int group = attention_group(B * heads, T, C / heads * elem_bytes, device_attribute(cudaDevAttrL2CacheSize));
+    return {documents.tiles, group, window > 0 ? (int)window : ALL_KEYS, (int)(NH / NKV), (int)(C / NH * NKV)};
 }
 // The first key that a query sees.
 __device__ inline int first_key_of(int query, int window) { return query >= window ? query - window + 1 : 0; }

@@ -204,8 +204,7 @@ void attention_forward_tiles(float* out, float* lse, const float* qkv, int64_t B
     const size_t bytes = (2 * shared_rows_elems(TILE, HS) + TILE * (TILE + 1)) * sizeof(float);
     const dim3 grid = attention_grid(B, T, NH, TILE, documents);
     const float scale = 1.0f / sqrtf((float)HS);
-    const AttentionOrder order =
-        attention_order(B, T, NH, HS * sizeof(float), documents, window, NH / NKV, C / NH * NKV);
+    const AttentionOrder order = attention_order(B, T, C, NH, NKV, NH, sizeof(float), documents, window);
     auto kernel = attention_forward_fp32_kernel<TILE, CHANNELS, GROUPED>;
     allow_shared(kernel, bytes, "attention_forward");
     launch("attention_forward", kernel, grid, TILE * TILE / 4, bytes, stream, out, lse, qkv, (int)T, (int)NH, HS, scale,
@@ -230,8 +229,7 @@ void attention_backward_tiles(float* dqkv, float* delta, const float* dout, cons
     const size_t bytes = (4 * shared_rows_elems(TILE, HS) + 2 * TILE * (TILE + 1)) * sizeof(float);
     const float scale = 1.0f / sqrtf((float)HS);
     auto run_kernel = [&](const char* name, auto kernel, int64_t heads) {
-        const AttentionOrder order =
-            attention_order(B, T, heads, NH / heads * HS * sizeof(float), documents, window, NH / NKV, C / NH * NKV);
+        const AttentionOrder order = attention_order(B, T, C, NH, NKV, heads, sizeof(float), documents, window);
         allow_shared(kernel, bytes, name);
         launch(name, kernel, attention_grid(B, T, heads, TILE, documents), TILE * TILE / 4, bytes, stream, dqkv, delta,
                dout, out, lse, qkv, (int)T, (int)NH, HS, scale, order);
