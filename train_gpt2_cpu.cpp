@@ -21,14 +21,16 @@
 #include "llmc/base/program.h"
 #include "llmc/cpu/compiled_once.h"  // kernels::, and what the services need of a CPU
 #include "llmc/cpu/linear.h"
-#include "llmc/cpu/shard.h"
+#include "llmc/cpu/wte_pieces.h"
 #include "llmc/run/services.h"
 
-// The gradient of a tensor of one layer; null if it does not train. floatG is fp32 where 16-bit
+// The gradient of a tensor of one layer; null if it does not train, or is made in pieces
+// (cpu/wte_pieces.h). floatG is fp32 where 16-bit
 // gradients would be summed over micro-steps or processes (Sizes::sums_gradients()), else floatX.
 template <class floatG>
 floatG* grad(GPT2& model, int tensor, int64_t layer = 0) {
-    if (!trains(model.layout.config, tensor, layer)) return nullptr;
+    if (!trains(model.layout.config, tensor, layer) || (tensor == WTE && model.gradient_places.wte_in_pieces))
+        return nullptr;
     return (floatG*)model.grads + model.gradient_at(tensor, layer);
 }
 // The fp32 sums of the gradient of wte over the classifier's chunks; null if there are none.
@@ -216,12 +218,8 @@ template <class floatG>
 void reduce_gradients(GPT2& model, int64_t bucket, const Batch& batch) {
     if (model.apart) return;
     model.phases.enter(PHASE_COMMUNICATION);
-    Collective sum = ALL_COLLECTIVES;
     if (model.compressed.on) send_compressed(model, bucket);
-    else if constexpr (sizeof(floatG) == 4)
-        sum = comm_reduce_scatter_start((float*)model.grads + model.gradient_places.whole(model.layout, bucket),
-                                        model.layout.slice_elems(bucket), bucket);
-    if (model.gradient_places.sharded && comm.processes > 1) model.arriving.push_back({bucket, batch.micro > 0, sum});
+    else if constexpr (sizeof(floatG) == 4) start_sum(model, bucket, batch.micro > 0);
     model.phases.enter(PHASE_BACKWARD);
 }
 
@@ -253,6 +251,7 @@ void backward_to(GPT2& model, const Batch& batch) {
     kernels::dropout(act(DRESIDUAL), act(DRESIDUAL), rows * c.C, batch.dropout.mask(DROP_EMBEDDINGS, 0, c.C));
     kernels::encoder_backward(grad<floatG>(model, WTE), grad<floatG>(model, WPE), act(DRESIDUAL), batch.x, B, T, c.C,
                               c.maxT, add);
+    if (model.gradient_places.wte_in_pieces) return sum_wte_in_pieces<floatX>(model, batch);
     if (batch.micro == 0) note_first_gradients<floatG>(model, c.L);
     if (model.sends(batch)) reduce_gradients<floatG>(model, c.L, batch);
 }

@@ -149,6 +149,7 @@ static void check_flags(Options& o) {
 static int prefer(Run& run, Tuning& tuning) {
     GPT2& model = run.model;
     model.format = format_of<float>(), model.backend = &cpu_backend<float>();
+    model.needs_whole_gradients = true;  // the classifier is called once for each answer
     model.evaluate = evaluate<float>, model.prefill = prefill<float>, model.decode = decode<float>;
     if (!begin_run(run)) return 0;
     const int64_t V = model.layout.config.V;

@@ -23,24 +23,25 @@ static bool same_runs(const std::string& a, const std::string& b, int64_t step, 
 
 static void same_bits() {
     write_hellaswag(dir("hella.bin"));
-    const std::string everything =
-        "-e L5C32H2T16V256 -x 4 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 "
-        "--noise-scale 1 --log-tensors 2 -h 1 --hellaswag-data " +
-        dir("hella.bin") + " -o ";
+    const auto everything = [](int n) {  // of 3 processes also the gradient of wte in pieces
+        return std::string("-x 4 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 --log-tensors 2 ") +
+               (n == 3 ? "-e L5C32H2T16V1000 " : "-e L5C32H2T16V256 --noise-scale 1 ") + "-h 1 --hellaswag-data " +
+               dir("hella.bin") + " -o ";
+    };
     for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
         for (int n : {2, 3}) {
             if (n == (program == SIM16 ? 3 : program == SIM32 ? 2 : 0)) continue;
             start_test(format("%s, %d processes: stages 2 and 3 have the bits of stage 0, at all recompute levels",
                               program, n));
             run("rm -rf " + dir("whole"));
-            const Outcome whole = run(one_micro_step(program, n, everything + dir("whole")));
+            const Outcome whole = run(one_micro_step(program, n, everything(n) + dir("whole")));
             EXPECT(passed(whole) && contains(whole.out, "HellaSwag: "));
             for (const char* flags : {"-z 2 -r 1 ", "-z 3 -r 0 ", "-z 3 -r 2 ", "-z 3 -r 4 --recompute-every 2 "}) {
                 // each kind of simulated GPU with one number of processes, and two of the levels
                 const bool simulated = program == SIM32 || program == SIM16;
                 if (simulated && (flags[8] == '0' || flags[8] == '2')) continue;
                 run("rm -rf " + dir("sharded"));
-                const Outcome r = run(one_micro_step(program, n, flags + everything + dir("sharded")));
+                const Outcome r = run(one_micro_step(program, n, flags + everything(n) + dir("sharded")));
                 EXPECT(passed(r) && same_runs("whole", "sharded", 4, n));
                 // at -r 4 fewer activations are there to be logged
                 const bool logs_less = contains(flags, "-r 4");
@@ -80,6 +81,35 @@ static void accumulation() {
         EXPECT(apart(steps_of(two).losses, steps_of(whole).losses, 6) < 1e-5);
         for (const char* name : {"stage0", "stage2", "stage3"}) run("rm -rf " + dir(name));
     }
+}
+
+// The gradient of wte in pieces that begin and end within its rows, and within places of layers.
+static void wte_in_pieces() {
+    const auto comes_in_pieces = [](const std::string& flags, int n) {
+        const std::string plan = run(tiny_run(CPU, format("--plan -pn %d ", n) + flags)).out;
+        return contains(plan, "2 layers, wpe") && !contains(plan, "2 layers, rest");
+    };
+    const std::pair<const char*, const char*> cases[] = {{"one layer", "-e L1C32H2T16V1000"},
+                                                         {"several chunks of rows", "-e L2C64H2T16V700 -b 34"},
+                                                         {"parts of many rows", "-e L3C16H1T16V3000"},
+                                                         {"3 processes of 2 layers", "-e L2C48H3T16V600"}};
+    for (const auto& [what, shape] : cases)
+        for (const char* precision : {"fp32", "bf16", "fp32x3"}) {
+            const int n = what[0] == '3' ? 3 : 2;
+            start_test(format("%s: the gradient of wte in pieces, with %s: the bits of stage 0", precision, what));
+            const std::string flags =
+                format("--threads 2 -f 0 -c 0.1 -x 3 -b 1 --overwrite 1 %s --precision %s ", shape, precision);
+            const auto trains_at = [&](const char* stage) {
+                const std::string of_stage = flags + "-z " + stage + " -o " + dir(std::string("pieces") + stage);
+                return passed(run(MPIRUN + format("-np %d ", n) + tiny_run(CPU, of_stage)));
+            };
+            EXPECT(trains_at("0") && trains_at("2") && trains_at("3"));
+            EXPECT(same_runs("pieces0", "pieces2", 3, n) && same_runs("pieces0", "pieces3", 3, n));
+            EXPECT(comes_in_pieces(flags + "-z 2", n) && comes_in_pieces(flags + "-z 1", n) == false);
+        }
+    start_test("it is whole where its factors are larger, and for the noise scale");
+    EXPECT(comes_in_pieces("-e L2C64H2T16V700 -b 34 -z 2", 2) && !comes_in_pieces("-e L2C64H2T16V700 -b 37 -z 2", 2));
+    EXPECT(!comes_in_pieces("-e L2C64H2T16V700 -b 1 -z 2 --noise-scale 1 -d 64", 2));
 }
 
 static void optimizers() {
@@ -151,7 +181,7 @@ static void memory() {
         return format("%-14s %-16s %-18s %16lld\n", category, "whole buckets", of, bytes);
     };
     EXPECT(contains(plan, row("parameters", "2 layers", 2 * layer)));
-    EXPECT(contains(plan, row("gradients", "2 layers, rest", 2 * embeddings)));
+    EXPECT(contains(plan, row("gradients", "2 layers, wpe", embeddings + 4 * (1024 + 2) * 1024)));
 }
 
 // Whether nothing with this name is left in a folder.
@@ -371,6 +401,7 @@ int main(int argc, char** argv) {
     if (wanted("same_bits")) same_bits();
     if (wanted("carriers")) carriers();
     if (wanted("accumulation")) accumulation();
+    if (wanted("wte_in_pieces")) wte_in_pieces();
     if (wanted("optimizers")) optimizers();
     if (wanted("resuming")) resuming();
     if (wanted("memory")) memory();

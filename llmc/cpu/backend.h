@@ -9,6 +9,7 @@
 #include "llmc/cpu/offload.h"
 #include "llmc/cpu/peak_file.h"
 #include "llmc/cpu/prune.h"
+#include "llmc/cpu/wte_pieces.h"
 #include "llmc/data/text_data.h"
 #include "llmc/model/kept_codes.h"
 #include "llmc/model/rank_memory.h"
@@ -47,9 +48,11 @@ void settle_cpu(GPT2& model, Sizes& sizes, const Options& o) {
     model.codes = {weight_format(o.weights), c};
     settle_stage(model, sizes, o.zero_stage);
     settle_messages(model, o);
+    model.noise_scale = o.noise_scale;
+    settle_wte_pieces(model, sizes);
     check_offload(o, sizes.training, sizes.recompute);
     model.offloads_state = sizes.training && offloads(o, "optimizer");
-    model.sizes = sizes, model.micro_steps = sizes.micro_steps, model.noise_scale = o.noise_scale;
+    model.sizes = sizes, model.micro_steps = sizes.micro_steps;
     model.activations = activation_layout(sizes);
     if (!model.teacher) return;
     settle_teacher(model);

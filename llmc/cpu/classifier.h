@@ -84,16 +84,17 @@ void chunk_losses(float* losses, floatX* logits, const int* targets, int64_t fir
 
 // losses (rows) is written, from inp (rows, C), wte (Vp, C) and targets (rows). logits
 // (classifier_chunk_rows(rows), Vp) is scratch. If dinp (rows, C) is not null, gradients are
-// computed too: dinp is written, and dwte (Vp, C) is written, or added to if add. If dwte_sums (Vp,
-// C), fp32 scratch, is not null, dwte is summed over the chunks there and then written, so that it
-// is rounded once; add has no effect then. With a teacher (adapt/distill.h) the loss is a mixture.
+// computed too: dinp is written, and unless dwte (Vp, C) is null it is written, or added to if add.
+// If dwte_sums (Vp, C), fp32 scratch, is not null, dwte is summed over the chunks there and then
+// written, so that it is rounded once; add has no effect then. With a teacher (adapt/distill.h) the
+// loss is a mixture. keep: logits (rows, Vp) has place for all, which is left with their gradients.
 template <class floatX, class floatG>
 void classifier(float* losses, floatX* dinp, floatG* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,
-                float* dwte_sums = nullptr, const Teacher<floatX>& teacher = {}) {
+                float* dwte_sums = nullptr, const Teacher<floatX>& teacher = {}, bool keep = false) {
     const Range range(work::classifier(rows, C, Vp, dinp, sizeof(floatX), sizeof(floatG), dwte));
     const int64_t chunk = classifier_chunk_rows(rows);
-    for (int64_t r = 0; r < rows; r += chunk) {
+    for (int64_t r = 0; r < rows; r += chunk, logits += keep ? chunk * Vp : 0) {
         const int64_t n = std::min(chunk, rows - r);
         matmul_forward(logits, inp + r * C, wte, (const floatX*)nullptr, n, C, Vp);
         chunk_losses(losses + r, logits, targets + r, r, n, V, Vp, dinp ? dloss : 0.0f, teacher);

@@ -6,6 +6,7 @@
 #include "llmc/cpu/compressed_gradients.h"
 #include "llmc/cpu/kernels.h"
 #include "llmc/cpu/other_optimizers.h"
+#include "llmc/cpu/wte_pieces.h"
 
 // clang-format off
 #define FUNCTIONS_OF_TYPE(X, floatX) \
@@ -40,6 +41,7 @@
   X void coded_encoder(floatX*, const int*, const CodeMatrix&, const floatX*, int64_t, int64_t, int64_t); \
   X void coded_classifier(float*, floatX*, floatX*, const floatX*, const CodeMatrix&, const int*, int64_t, int64_t, \
                              float, void*, const Teacher<floatX>&); \
+  X void sum_wte_in_pieces<floatX>(GPT2&, const Batch&); \
   X double global_norm_squared(const floatX*, size_t);
 #define FUNCTIONS_OF_TYPES(X, floatX, floatG) \
   X void encoder_backward(floatG*, floatG*, const floatX*, const int*, int64_t, int64_t, int64_t, int64_t, bool); \
@@ -52,7 +54,7 @@
   X void low_rank_backward(floatX*, floatG*, floatG*, const floatX*, const floatX*, InStrips<floatX>, const floatX*, \
                               const floatX*, floatX*, int64_t, int64_t, int64_t, int64_t, float, bool, const floatX*); \
   X void classifier(float*, floatX*, floatG*, floatX*, const floatX*, const floatX*, const int*, int64_t, int64_t, \
-                       int64_t, int64_t, float, bool, float*, const Teacher<floatX>&); \
+                       int64_t, int64_t, float, bool, float*, const Teacher<floatX>&, bool); \
   X void adamw_update(floatX*, float*, float*, float*, const floatG*, size_t, const UpdateConstants&, uint64_t, \
                          int64_t);
 // clang-format on

@@ -10,6 +10,7 @@
 // thread computes the whole sum of a token (or of a position), in the order of the rows and in
 // fp32. So the bits are the same in every run, and each sum is rounded once.
 #pragma once
+#include <limits>
 #include <vector>
 #include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
@@ -39,27 +40,45 @@ VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
     });
 }
 
+// The positions of tokens (n), sorted by token: those of the i-th token that occurs are order[begin[i]] to
+// order[begin[i + 1] - 1].
+struct SortedTokens {
+    std::vector<int> order, begin, token;
+    SortedTokens(const int* tokens, int64_t n) : order(n), begin(n + 1) {
+        token.resize(sort_by_token(order.data(), begin.data(), tokens, n).segments);
+        for (size_t i = 0; i < token.size(); i++) token[i] = tokens[order[begin[i]]];
+    }
+};
+// Some rows and columns of dwte (Vp,C) are added to: those of tokens first to end - 1, of which `part` has count
+// columns, rows C apart. dout (B,T,C) begins at the first of these columns.
+template <class floatX, class floatG>
+void add_to_tokens(floatG* part, const SortedTokens& sorted, int64_t first, int64_t end, const floatX* dout, int64_t C,
+                   int64_t count) {
+    const auto& [order, begin, tokens] = sorted;
+    const int64_t at = std::lower_bound(tokens.begin(), tokens.end(), first) - tokens.begin(),
+                  n = std::lower_bound(tokens.begin(), tokens.end(), end) - tokens.begin() - at;
+    parallel_ranges(n, 8, [&](int64_t from, int64_t to) {
+        for (int64_t i = at + from; i < at + to; i++) {
+            floatG* token = part + (tokens[i] - first) * C;
+            if (begin[i + 1] - begin[i] == 1) {
+                add_row(token, token, dout + order[begin[i]] * C, count);
+                continue;
+            }
+            float* total = thread_scratch(count);
+            add_row(total, token, dout + order[begin[i]] * C, count);
+            for (int64_t k = begin[i] + 1; k + 1 < begin[i + 1]; k++) add_row(total, total, dout + order[k] * C, count);
+            add_row(token, total, dout + order[begin[i + 1] - 1] * C, count);
+        }
+    });
+}
+
 // dwte (Vp,C) is added to. dwpe (maxT,C) is written, with zeros from T on, or added to if add. Each
 // may be null if it is not wanted. dout (B,T,C), inp (B,T).
 template <class floatX, class floatG>
 void encoder_backward(floatG* dwte, floatG* dwpe, const floatX* dout, const int* inp, int64_t B, int64_t T, int64_t C,
                       int64_t maxT, bool add) {
     const Range range(work::embedding_backward(B * T, C, maxT, sizeof(floatX), sizeof(floatG)));
-    std::vector<int> order(B * T), begin(B * T + 1);
-    const int64_t tokens = dwte ? sort_by_token(order.data(), begin.data(), inp, B * T).segments : 0;
-    parallel_ranges(tokens, 8, [&](int64_t first, int64_t last) {
-        for (int64_t i = first; i < last; i++) {
-            floatG* token = dwte + inp[order[begin[i]]] * C;
-            if (begin[i + 1] - begin[i] == 1) {
-                add_row(token, token, dout + order[begin[i]] * C, C);
-                continue;
-            }
-            float* total = thread_scratch(C);
-            add_row(total, token, dout + order[begin[i]] * C, C);
-            for (int64_t k = begin[i] + 1; k + 1 < begin[i + 1]; k++) add_row(total, total, dout + order[k] * C, C);
-            add_row(token, total, dout + order[begin[i + 1] - 1] * C, C);
-        }
-    });
+    if (dwte) add_to_tokens(dwte, SortedTokens(inp, B * T), 0, std::numeric_limits<int>::max(), dout, C, C);
     parallel_ranges(dwpe ? maxT : 0, 16, [&](int64_t begin, int64_t end) {
         for (int64_t t = begin; t < end; t++)
             for_each_vector(C, [&](size_t i, size_t count) {

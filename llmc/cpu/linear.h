@@ -80,7 +80,7 @@ void losses_of(GPT2& model, float* losses, floatX* dlnf, floatG* dwte, const flo
                                   model.decoded_strip, teacher);
     else
         kernels::classifier(losses, dlnf, dwte, logits, lnf, model.param<floatX>(WTE), targets, rows, c.C, c.V, c.Vp,
-                            dloss, add, dwte_sums, teacher);
+                            dloss, add, dwte_sums, teacher, model.gradient_places.wte_in_pieces);
 }
 template <class floatX>
 void losses_of(GPT2& model, float* losses, const floatX* lnf, const int* targets, int64_t rows) {

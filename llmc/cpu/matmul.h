@@ -99,6 +99,16 @@ int64_t matmul_forward_split_elems(int64_t rows, int64_t C) {
     return sizeof(floatX) == 4 && device.splits_fp32 ? 2 * gemm_transposed_elems(rows, C) : 0;
 }
 
+// Some rows and columns of dweight (OC, C), at `part`, rows C apart, are written, or added to if add:
+// out_count columns of dout, which are OC apart, times count columns of inp.
+template <class floatX, class floatG>
+void weight_gradient(floatG* part, const floatX* dout, int64_t OC, int64_t out_count, const floatX* inp, int64_t C,
+                     int64_t count, int64_t rows, bool add) {
+    const MatrixView<floatX> A{dout, 1, OC}, B{inp, C, 1};
+    const bool streams = !add && (sizeof(floatX) == 2 || device.splits_fp32);
+    gemm(part, C, A, B, out_count, count, rows, add, streams ? streaming_epilogue(part, C) : nullptr);
+}
+
 // dinp (rows, C) = dout (rows, OC) weight (OC, C) is written. dweight (OC, C) and dbias (OC) are
 // written, or added to if add. Each may be null if it is not wanted. inp is what the
 // forward pass read. If it was computed as gelu(pre_gelu), then with pre_gelu (rows, C) dinp is
@@ -114,10 +124,6 @@ void matmul_backward(floatX* dinp, floatG* dweight, floatG* dbias, const floatX*
     if (dinp)
         gemm(dinp, C, MatrixView<floatX>{dout, OC, 1}, MatrixView<floatX>{weight, C, 1}, rows, C, OC, false,
              pre_gelu ? epilogue_of(dinp, C, through_gelu) : nullptr, pre_gelu);
-    if (dweight) {
-        const MatrixView<floatX> A{dout, 1, OC}, B{inp, C, 1};
-        const bool streams = !add && (sizeof(floatX) == 2 || device.splits_fp32);
-        gemm(dweight, C, A, B, OC, C, rows, add, streams ? streaming_epilogue(dweight, C) : nullptr);
-    }
+    if (dweight) weight_gradient(dweight, dout, OC, OC, inp, C, C, rows, add);
     if (dbias) column_sums(dbias, dout, rows, OC, add);
 }

@@ -21,23 +21,32 @@
 #include "llmc/cpu/device.h"
 #include "llmc/model/model.h"
 
-// Waits for the sums of buckets that were started, and keeps this process's slices of them: of
-// those in one place, or (-1) of all.
+// Starts the sum over the processes of gradients, n of each slice of a bucket from its element
+// `first` on, which are in data (processes * n), in a place. Sharded, this process keeps its own of
+// them in the end, or adds it to what it has if add.
+inline void start_sum(GPT2& model, float* data, int64_t bucket, int64_t first, int64_t n, int64_t place, bool add) {
+    const Collective sum = comm_reduce_scatter_start(data, n, bucket);
+    if (!model.gradient_places.sharded || comm.processes == 1) return;
+    float* const kept = (float*)model.grads + model.gradient_places.own(model.layout, bucket) + first;
+    model.arriving.push_back({place, data + comm.shards.rank * n, kept, n, add, sum});
+}
+inline void start_sum(GPT2& model, int64_t bucket, bool add) {
+    const BucketPlaces& places = model.gradient_places;
+    float* const data = (float*)model.grads + places.whole(model.layout, bucket);
+    start_sum(model, data, bucket, 0, model.layout.slice_elems(bucket), places.place_of(model.layout, bucket), add);
+}
+// Waits for the sums that were started, and keeps this process's slices of them: of those in one
+// place, or (-1) of all.
 inline void keep_slices(GPT2& model, int64_t place = -1) {
-    const ParameterLayout& layout = model.layout;
     const StepPhase phase = model.phases.phase;
-    const auto keep = [&](const ArrivingBucket& arriving) {
-        const auto [bucket, adds, collective] = arriving;
-        if (place >= 0 && place != model.gradient_places.place_of(layout, bucket)) return false;
+    const auto keep = [&](const ArrivingSum& arriving) {
+        if (place >= 0 && place != arriving.place) return false;
         model.phases.enter(PHASE_COMMUNICATION);
-        comm_wait(collective, "the sum of the gradients");
+        comm_wait(arriving.collective, "the sum of the gradients");
         model.phases.enter(phase);
-        const int64_t elems = layout.slice_elems(bucket);
-        float* const kept = (float*)model.grads + model.gradient_places.own(layout, bucket);
-        const float* const sum =
-            (float*)model.grads + model.gradient_places.whole(layout, bucket) + comm.shards.rank * elems;
-        parallel_ranges(elems, 1 << 14, [=, adds = adds](int64_t begin, int64_t end) {
-            for (int64_t i = begin; i < end; i++) kept[i] = adds ? kept[i] + sum[i] : sum[i];
+        parallel_ranges(arriving.elems, 1 << 14, [arriving](int64_t begin, int64_t end) {
+            const auto [place, sum, kept, elems, add, collective] = arriving;
+            for (int64_t i = begin; i < end; i++) kept[i] = add ? kept[i] + sum[i] : sum[i];
         });
         return true;
     };
@@ -86,11 +95,15 @@ inline void receive_sums(GPT2& model) {
         comm_all_reduce((float*)model.grads + model.gradient_places.own(layout, b), layout.slice_elems(b), b,
                         comm.replicas, "the sum over replicas");
 }
-// To be called before a layer's gradients are written: their place must be free.
+// To be called before a layer's gradients are written: their place must be free. What it had before
+// the last layers may have been the embeddings', and padding is 0.
 inline void free_place(GPT2& model, int64_t bucket) {
-    keep_slices(model, model.gradient_places.place_of(model.layout, bucket));
-    if (model.weights_there.leave_embeddings())
-        model.gradient_places.for_each_gap(model.layout, [&](int64_t first, int64_t elems) {
-            memset((float*)model.grads + first, 0, elems * sizeof(float));
-        });
+    const BucketPlaces& places = model.gradient_places;
+    if (!places.sharded) return;
+    keep_slices(model, places.place_of(model.layout, bucket));
+    model.weights_there.leave_embeddings();
+    if (bucket + BucketPlaces::LAYERS < model.layout.config.L) return;
+    places.for_each_gap(model.layout, bucket, [&](int64_t first, int64_t elems) {
+        memset((float*)model.grads + first, 0, elems * sizeof(float));
+    });
 }

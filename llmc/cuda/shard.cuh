@@ -55,9 +55,10 @@ static inline void free_place(GPT2& model, int64_t bucket) {
     if (bucket == model.layout.config.L || !model.weights_there.leave_embeddings()) return;
     const int64_t bytes = model.sizes.gradient_bytes();
     char* const grads = model.grad_sums ? (char*)model.grad_sums : (char*)model.grads;
-    places.for_each_gap(model.layout, [&](int64_t first, int64_t elems) {
-        check_cuda(cudaMemsetAsync(grads + first * bytes, 0, elems * bytes, stream), "clearing a gradient");
-    });
+    for (int64_t l = 0; l < std::min(BucketPlaces::LAYERS, model.layout.config.L); l++)
+        places.for_each_gap(model.layout, l, [&](int64_t first, int64_t elems) {
+            check_cuda(cudaMemsetAsync(grads + first * bytes, 0, elems * bytes, stream), "clearing a gradient");
+        });
 }
 // Starts the sum of a bucket's gradients over the processes. Sharded, this process keeps its slice
 // of it, added to those of the micro-steps before; after the last, it is summed over replicas.

@@ -20,6 +20,7 @@ struct BucketPlaces {
     int64_t part = 0;        // the number of this process's slices; of layout.processes
     bool borrows = false;    // of weights: the last bucket has its place among the gradients
     int64_t lent_elems = 0;  // of gradients: what the weights' last bucket takes of the layers' places, or beyond
+    bool wte_in_pieces = false;  // of gradients: that of wte is never whole (cpu/wte_pieces.h)
 
     static constexpr int64_t LAYERS = 2;  // that have places
     int64_t place_of(const ParameterLayout& layout, int64_t bucket) const {
@@ -28,40 +29,41 @@ struct BucketPlaces {
     int64_t slices_elems(const ParameterLayout& layout) const { return layout.total_elems() / layout.processes; }
     // Elements of all buckets that are seen whole at once; and of their places in this memory.
     int64_t whole_elems(const ParameterLayout& layout) const {
-        return LAYERS * layout.bucket_elems(0) + layout.bucket_elems(layout.config.L);
+        return LAYERS * layout.bucket_elems(0) + last_elems(layout);
+    }
+    int64_t last_elems(const ParameterLayout& layout) const {
+        return layout.bucket_elems(layout.config.L) - (wte_in_pieces ? layout.wte_elems() : 0);
     }
     int64_t layers_elems(const ParameterLayout& layout) const {
         return std::max(LAYERS * layout.bucket_elems(0), lent_elems);
     }
     int64_t places_elems(const ParameterLayout& layout) const {
-        return layers_elems(layout) + (borrows ? 0 : layout.bucket_elems(layout.config.L));
+        return layers_elems(layout) + (borrows ? 0 : last_elems(layout));
     }
     // Elements of this memory.
     int64_t elems(const ParameterLayout& layout) const {
         return sharded ? slices_elems(layout) + places_elems(layout) : layout.total_elems();
     }
-    // The first element of a bucket, where it is seen whole.
+    // The first element of a bucket, where it is seen whole; without wte, where wte would begin.
     int64_t whole(const ParameterLayout& layout, int64_t bucket) const {
         if (!sharded) return layout.bucket_begin[bucket];
-        if (bucket == layout.config.L) return slices_elems(layout) + layers_elems(layout);
-        return slices_elems(layout) + bucket % LAYERS * layout.bucket_elems(0);
+        if (bucket < layout.config.L) return slices_elems(layout) + bucket % LAYERS * layout.bucket_elems(0);
+        return slices_elems(layout) + layers_elems(layout) - (wte_in_pieces ? layout.wte_elems() : 0);
     }
-    // Calls f(first element, elements) for the padding in the places of layers, which is 0 in a
+    // Calls f(first element, elements) for the padding in the place of layer l, which is 0 in a
     // bucket of gradients.
     template <class F>
-    void for_each_gap(const ParameterLayout& layout, F f) const {
-        for (int64_t l = 0; l < std::min(LAYERS, layout.config.L); l++) {
-            int64_t end = 0;
-            const auto gap_to = [&](int64_t next) {
-                if (next > end) f(whole(layout, l) + end, next - end);
-            };
-            for (int i = 0; i < ALL_TENSORS; i++) {
-                if (!TENSORS[i].per_layer || !trains(layout.config, i, l)) continue;
-                gap_to(layout.offset_in_bucket(i, l));
-                end = layout.offset_in_bucket(i, l) + tensor_elems(i, layout.config);
-            }
-            gap_to(layout.bucket_elems(l));
+    void for_each_gap(const ParameterLayout& layout, int64_t l, F f) const {
+        int64_t end = 0;
+        const auto gap_to = [&](int64_t next) {
+            if (next > end) f(whole(layout, l) + end, next - end);
+        };
+        for (int i = 0; i < ALL_TENSORS; i++) {
+            if (!TENSORS[i].per_layer || !trains(layout.config, i, l)) continue;
+            gap_to(layout.offset_in_bucket(i, l));
+            end = layout.offset_in_bucket(i, l) + tensor_elems(i, layout.config);
         }
+        gap_to(layout.bucket_elems(l));
     }
     // The first element of the slice that this process keeps of a bucket.
     int64_t own(const ParameterLayout& layout, int64_t bucket) const {

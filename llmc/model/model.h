@@ -35,10 +35,13 @@ struct Batch {
 // What a forward pass leaves beside lnf: nothing, codes of what the backward pass needs
 // (kept_codes.h), or in the cache of generation keys and values of its one sequence.
 enum Leaves { LEAVES_NOTHING, LEAVES_CODES, LEAVES_CACHE };
-// A bucket whose sum over the processes will be added to what this process keeps of it, or begin
+// Gradients whose sum over the processes will be added to what this process keeps of them, or begin
 // it.
-struct ArrivingBucket {
-    int64_t bucket;
+struct ArrivingSum {
+    int64_t place;    // of a layer, or of the last bucket, in which it is (gpt2/bucket_places.h)
+    const float* sum;
+    float* kept;
+    int64_t elems;
     bool add;
     int64_t collective;  // to be waited for (comm.h)
 };
@@ -87,6 +90,7 @@ struct GPT2 {
 
     float* average = nullptr;  // --ema: of the weights in this rank's slices (optim/average.h), or null
     bool averages = false;
+    bool needs_whole_gradients = false;  // of wte, too, where the trainer's forward pass is not the usual
     bool prunes = false;  // --prune: weights of the layers' matrices that are 0 stay 0 (adapt/prune.h)
 
     std::shared_ptr<GPT2> teacher;  // --teacher: what this model learns from (adapt/distill.h), or null
@@ -101,7 +105,7 @@ struct GPT2 {
     // ---- of this step
     bool in_update = false;                // on a CPU: weights and state may be those of no complete step
     double loss_sum = 0;                   // on a CPU: over the tokens so far
-    std::vector<ArrivingBucket> arriving;  // sharded gradients: sums over the processes that were started
+    std::vector<ArrivingSum> arriving;     // sharded gradients: sums over the processes that were started
     bool noise_scale = false;              // --noise-scale 1: the step needs small_squares
     double small_squares = 0;              // on a CPU: squared norm of the gradient of the first micro-step
     PhaseClock phases;                     // what the time of the step goes to

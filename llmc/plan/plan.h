@@ -26,7 +26,7 @@ inline void plan_buckets(std::vector<PlanRow>& rows, const char* category, const
     if (!places.sharded) return rows.push_back({category, name, shape, places.elems(layout) * elem_bytes});
     const std::string share = format("1/%d of %s", layout.processes, category);
     rows.push_back({category, "own slices", share, places.slices_elems(layout) * elem_bytes});
-    const char* const whole = places.borrows ? "2 layers" : "2 layers, rest";
+    const char* const whole = places.borrows ? "2 layers" : places.wte_in_pieces ? "2 layers, wpe" : "2 layers, rest";
     rows.push_back({category, "whole buckets", whole, places.places_elems(layout) * elem_bytes});
 }
 

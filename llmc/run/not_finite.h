@@ -45,6 +45,7 @@ struct FirstNotFinite {
     }
     void gradient(int tensor, int64_t l) {
         if (!found.empty()) return;
+        if (tensor == WTE && model.gradient_places.wte_in_pieces) return activation(LOGITS, 0);  // a factor of it
         const auto get = [&](int64_t first, int64_t n) {
             const float* values = gradient_data(model, tensor, l, first, n);
             for (int64_t i = 0; i < n; i++)
