@@ -98,6 +98,7 @@ void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTH
     embed(model, act(ENCODED), batch.x, B, T);
     kernels::dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
     forward_layers<floatX>(model, 0, L, batch, leaves);
+    fetch_weights<floatX>(model, L);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
                                         act(BRANCH), param(LNFW), param(LNFB), B * T, C);
@@ -394,6 +395,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
         linear_forward(model, l, FCPROJW, branch, act(FCH_GELU), 1, 4 * C, C);
         kernels::residual_forward(residual, residual, branch, C);
     }
+    fetch_weights<floatX>(model, c.L);
     const auto [param, act, act32] = of_layer<floatX>(model, c.L - 1);
     kernels::layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C);
     return logits_of<floatX>(model, act(LNF));

@@ -162,14 +162,17 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
             needed / MIB, present / MIB);
     const int64_t weights_bytes =
         (model.weight_places.elems(model.layout) + model.layout.frozen_elems) * s.floatX_bytes;
-    model.params = map_memory(weights_bytes);
-    spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
+    const int64_t gradient_bytes = s.training ? model.gradient_places.elems(model.layout) * s.gradient_bytes() : 0;
+    // gradients follow weights, and begin at a multiple of 64 bytes
+    char* const memory = (char*)map_memory(round_up(weights_bytes, 64) + gradient_bytes);
+    model.params = memory + round_up(weights_bytes, 64) - weights_bytes;
+    spread_pages(memory, weights_bytes);  // one thread reads the weights from a file
     if (model.codes) {
         model.codes.memory = (uint8_t*)map_memory(model.codes.bytes());
         model.decoded_strip = map_memory(decoded_elems(model, s) * s.floatX_bytes);
     }
     if (s.training) {
-        model.grads = map_memory(model.gradient_places.elems(model.layout) * s.gradient_bytes());
+        model.grads = memory + round_up(weights_bytes, 64);
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
         borrow_place(model);
         const auto take = [&](auto*& memory, OptimizerState state) {

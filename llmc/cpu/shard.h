@@ -65,8 +65,9 @@ Collective start_fetch(GPT2& model, int64_t bucket) {
            elems * sizeof(floatX));
     return comm_all_gather_start(whole, elems, bucket);
 }
-// Returns once the weights of a bucket are there; those of `next` (-1: none) travel meanwhile. To
-// be called by all processes in the same order. Does nothing where every process keeps all weights.
+// Returns once the weights of a bucket are there; those of `next` (-1: none) travel meanwhile,
+// unless it takes their place. To be called by all processes in the same order. Does nothing where
+// every process keeps all weights.
 template <class floatX>
 void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
     if (!model.weight_places.sharded) return;
@@ -80,7 +81,7 @@ void fetch_weights(GPT2& model, int64_t bucket, int64_t next = -1) {
     };
     model.phases.enter(PHASE_COMMUNICATION);
     fetch(bucket);
-    if (next >= 0) fetch(next);
+    if (next >= 0 && model.weight_places.hold_both(model.layout, bucket, next)) fetch(next);
     comm_wait(fetching(bucket), "the weights of a layer");
     model.phases.enter(phase);
 }

@@ -3,13 +3,16 @@
 // arXiv:1910.02054) it keeps its slice of every bucket, and sees few buckets whole: two layers, and
 // what is outside the layers.
 //
-//     all       | layer 0     | layer 1     | layer 2     | ... | last bucket     |
-//     sharded   | own slices of layers 0, 1, 2, ..., last bucket | place 0 | place 1 | place of the last bucket |
+//     all                 | layer 0 | layer 1 | layer 2 | ... | last bucket |
+//     sharded weights     | own slices of layers 0, 1, 2, ..., last bucket | place 0 | place 1 | of the last |
+//     sharded gradients   | place 0 | place 1 | place of the last bucket | own slices |
 //
 // Layer l has place l % 2, so that the next layer's bucket can travel while this one is computed
 // with. The weights of the last bucket, the embeddings, are needed until the backward pass reaches
 // the layers, and the gradients of layers from then on. So while a process trains at stage 3 both
-// have the same memory: the embeddings borrow the layers' places among the gradients.
+// have the same memory: the embeddings borrow the layers' places among the gradients. If these are
+// too small, and on a CPU, they borrow those among the weights as well, just before. Then they are
+// not there while the forward pass is in the layers, and are collected twice.
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -18,8 +21,10 @@
 struct BucketPlaces {
     bool sharded = false;
     int64_t part = 0;        // the number of this process's slices; of layout.processes
-    bool borrows = false;    // of weights: the last bucket has its place among the gradients
-    int64_t lent_elems = 0;  // of gradients: what the weights' last bucket takes of the layers' places, or beyond
+    bool gradients = false;
+    bool borrows = false;        // of weights: the last bucket has its place among the gradients
+    bool borrows_both = false;   // and in the places of its own layers
+    int64_t lent_elems = 0;      // of gradients: what the weights' last bucket takes of the layers' places, or beyond
     bool wte_in_pieces = false;  // of gradients: that of wte is never whole (cpu/wte_pieces.h)
 
     static constexpr int64_t LAYERS = 2;  // that have places
@@ -27,6 +32,10 @@ struct BucketPlaces {
         return bucket == layout.config.L ? LAYERS : bucket % LAYERS;
     }
     int64_t slices_elems(const ParameterLayout& layout) const { return layout.total_elems() / layout.processes; }
+    // Whether a bucket can be whole beside another.
+    bool hold_both(const ParameterLayout& layout, int64_t a, int64_t b) const {
+        return !borrows_both || (a == layout.config.L) == (b == layout.config.L);
+    }
     // Elements of all buckets that are seen whole at once; and of their places in this memory.
     int64_t whole_elems(const ParameterLayout& layout) const {
         return LAYERS * layout.bucket_elems(0) + last_elems(layout);
@@ -47,8 +56,9 @@ struct BucketPlaces {
     // The first element of a bucket, where it is seen whole; without wte, where wte would begin.
     int64_t whole(const ParameterLayout& layout, int64_t bucket) const {
         if (!sharded) return layout.bucket_begin[bucket];
-        if (bucket < layout.config.L) return slices_elems(layout) + bucket % LAYERS * layout.bucket_elems(0);
-        return slices_elems(layout) + layers_elems(layout) - (wte_in_pieces ? layout.wte_elems() : 0);
+        const int64_t places = gradients ? 0 : slices_elems(layout);
+        if (bucket < layout.config.L) return places + bucket % LAYERS * layout.bucket_elems(0);
+        return places + layers_elems(layout) - (wte_in_pieces ? layout.wte_elems() : 0);
     }
     // Calls f(first element, elements) for the padding in the place of layer l, which is 0 in a
     // bucket of gradients.
@@ -68,7 +78,8 @@ struct BucketPlaces {
     // The first element of the slice that this process keeps of a bucket.
     int64_t own(const ParameterLayout& layout, int64_t bucket) const {
         const int64_t begin = layout.bucket_begin[bucket];
-        return sharded ? begin / layout.processes : begin + part * layout.slice_elems(bucket);
+        if (!sharded) return begin + part * layout.slice_elems(bucket);
+        return (gradients ? places_elems(layout) : 0) + begin / layout.processes;
     }
     // Where an element lies that this process keeps; index: its number among all parameters. And
     // the first element of a part.
@@ -85,8 +96,11 @@ struct BucketPlaces {
 struct BucketsThere {
     int64_t in_place[BucketPlaces::LAYERS + 1] = {-1, -1, -1};
 
-    // Whether a bucket must be collected now, which takes the place of another.
+    // Whether a bucket must be collected now, which takes the place of others.
     bool take(const BucketPlaces& places, const ParameterLayout& layout, int64_t bucket) {
+        const bool last = bucket == layout.config.L;
+        for (int64_t place = 0; place <= BucketPlaces::LAYERS && places.borrows_both; place++)
+            if (last != (place == BucketPlaces::LAYERS)) in_place[place] = -1;
         int64_t& there = in_place[places.place_of(layout, bucket)];
         return std::exchange(there, bucket) != bucket;
     }

@@ -13,7 +13,9 @@ inline int64_t fetched_elems(const GPT2& model) {
     int64_t elems = 0;
     const auto fetch = [&](int64_t bucket, int64_t next) {
         for (int64_t b : {bucket, next})
-            if (b >= 0 && there.take(model.weight_places, layout, b)) elems += layout.bucket_elems(b);
+            if (b >= 0 && model.weight_places.hold_both(layout, bucket, b) &&
+                there.take(model.weight_places, layout, b))
+                elems += layout.bucket_elems(b);
     };
     const auto forward_layers = [&](int64_t first, int64_t end) {
         for (int64_t l = first; l < end; l++) fetch(l, l + 1 < end ? l + 1 : -1);
@@ -21,6 +23,7 @@ inline int64_t fetched_elems(const GPT2& model) {
     for (int64_t micro = 0; micro < s.micro_steps && model.weight_places.sharded; micro++) {
         fetch(L, 0);
         forward_layers(0, L);
+        fetch(L, -1);
         for (int64_t l = L - 1; l >= 0; l--) {
             const int64_t again = s.recomputed_before(l);
             if (again > 0 && s.recompute >= 3) forward_layers(l + 1 - again, l + 1);
