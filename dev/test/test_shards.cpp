@@ -101,8 +101,8 @@ static void wte_in_pieces() {
                           {"factors that are larger than it", "-e L2C32H2T16V2000 -b 36", 2, false}};
     for (const Case& c : cases)
         for (const char* precision : {"fp32", "bf16", "fp32x3"}) {
-            start_test(format("%s, %s: the gradient of wte, in pieces or not, has the bits of stage 0", precision,
-                              c.what));
+            start_test(
+                format("%s, %s: the gradient of wte, in pieces or not, has the bits of stage 0", precision, c.what));
             const std::string flags =
                 format("--threads 2 -f 0 -c 0.1 -x 3 -b 1 --overwrite 1 %s --precision %s ", c.shape, precision);
             const auto trains_at = [&](const char* stage) {

@@ -40,8 +40,8 @@ VEC_INLINE void add_row(Out* out, const A* a, const B* b, int64_t C) {
     });
 }
 
-// The positions of tokens (n), sorted by token: those of the i-th token that occurs are order[begin[i]] to
-// order[begin[i + 1] - 1].
+// The positions of tokens (n), sorted by token: those of token[i], the i-th that occurs, are
+// order[begin[i]] to order[begin[i + 1] - 1].
 struct SortedTokens {
     std::vector<int> order, begin, token;
     SortedTokens(const int* tokens, int64_t n) : order(n), begin(n + 1) {
@@ -49,12 +49,13 @@ struct SortedTokens {
         for (size_t i = 0; i < token.size(); i++) token[i] = tokens[order[begin[i]]];
     }
 };
-// Some rows and columns of dwte (Vp,C) are added to: those of tokens first to end - 1, of which `part` has count
-// columns, rows C apart. dout (B,T,C) begins at the first of these columns.
+// To the rows of dwte (Vp,C) the gradients of their tokens' positions are added, in the rows of
+// tokens first to end - 1, and in `count` columns. `part` is the first of these elements; dout
+// (B,T,C) begins at the same column.
 template <class floatX, class floatG>
 void add_to_tokens(floatG* part, const SortedTokens& sorted, int64_t first, int64_t end, const floatX* dout, int64_t C,
                    int64_t count) {
-    const auto& [order, begin, tokens] = sorted;
+    const auto& [order, begin, tokens] = sorted;  // ascending
     const int64_t at = std::lower_bound(tokens.begin(), tokens.end(), first) - tokens.begin(),
                   n = std::lower_bound(tokens.begin(), tokens.end(), end) - tokens.begin() - at;
     parallel_ranges(n, 8, [&](int64_t from, int64_t to) {

@@ -99,8 +99,8 @@ int64_t matmul_forward_split_elems(int64_t rows, int64_t C) {
     return sizeof(floatX) == 4 && device.splits_fp32 ? 2 * gemm_transposed_elems(rows, C) : 0;
 }
 
-// Some rows and columns of dweight (OC, C), at `part`, rows C apart, are written, or added to if add:
-// out_count columns of dout, which are OC apart, times count columns of inp.
+// Some rows and columns of dweight (OC, C), at `part`, rows C apart, are written, or added to if
+// add: out_count columns of dout, which are OC apart, times count columns of inp.
 template <class floatX, class floatG>
 void weight_gradient(floatG* part, const floatX* dout, int64_t OC, int64_t out_count, const floatX* inp, int64_t C,
                      int64_t count, int64_t rows, bool add) {

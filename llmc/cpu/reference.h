@@ -412,8 +412,8 @@ static inline int64_t classifier_chunk_rows(int64_t rows) { return rows; }
 //
 // losses (rows) is written, from inp (rows,C), wte (Vp,C), targets (rows). logits (rows,Vp) is
 // scratch; with gradients, Dlogits replaces the logits there. If dinp (rows,C) is not null, it is
-// written, and dwte (Vp,C) is written, or added to if add. The arguments without a name are for bf16
-// and for chunks of rows; a teacher changes the losses (adapt/distill.h).
+// written, and dwte (Vp,C) is written, or added to if add. The arguments without a name are for
+// bf16 and for chunks of rows; a teacher changes the losses (adapt/distill.h).
 template <class floatX>
 void classifier(float* losses, floatX* dinp, floatX* dwte, floatX* logits, const floatX* inp, const floatX* wte,
                 const int* targets, int64_t rows, int64_t C, int64_t V, int64_t Vp, float dloss, bool add,

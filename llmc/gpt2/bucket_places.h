@@ -20,7 +20,7 @@
 
 struct BucketPlaces {
     bool sharded = false;
-    int64_t part = 0;        // the number of this process's slices; of layout.processes
+    int64_t part = 0;  // the number of this process's slices; of layout.processes
     bool gradients = false;
     bool borrows = false;        // of weights: the last bucket has its place among the gradients
     bool borrows_both = false;   // and in the places of its own layers

@@ -38,7 +38,7 @@ enum Leaves { LEAVES_NOTHING, LEAVES_CODES, LEAVES_CACHE };
 // Gradients whose sum over the processes will be added to what this process keeps of them, or begin
 // it.
 struct ArrivingSum {
-    int64_t place;    // of a layer, or of the last bucket, in which it is (gpt2/bucket_places.h)
+    int64_t place;  // of a layer, or of the last bucket, in which it is (gpt2/bucket_places.h)
     const float* sum;
     float* kept;
     int64_t elems;
@@ -91,7 +91,7 @@ struct GPT2 {
     float* average = nullptr;  // --ema: of the weights in this rank's slices (optim/average.h), or null
     bool averages = false;
     bool needs_whole_gradients = false;  // of wte, too, where the trainer's forward pass is not the usual
-    bool prunes = false;  // --prune: weights of the layers' matrices that are 0 stay 0 (adapt/prune.h)
+    bool prunes = false;                 // --prune: weights of the layers' matrices that are 0 stay 0 (adapt/prune.h)
 
     std::shared_ptr<GPT2> teacher;  // --teacher: what this model learns from (adapt/distill.h), or null
     float teacher_share = 0, teacher_temperature = 1;
@@ -103,12 +103,12 @@ struct GPT2 {
     std::shared_ptr<Gpu> gpu;  // streams and the like (cuda/gpu.cuh); null on a CPU
 
     // ---- of this step
-    bool in_update = false;                // on a CPU: weights and state may be those of no complete step
-    double loss_sum = 0;                   // on a CPU: over the tokens so far
-    std::vector<ArrivingSum> arriving;     // sharded gradients: sums over the processes that were started
-    bool noise_scale = false;              // --noise-scale 1: the step needs small_squares
-    double small_squares = 0;              // on a CPU: squared norm of the gradient of the first micro-step
-    PhaseClock phases;                     // what the time of the step goes to
+    bool in_update = false;             // on a CPU: weights and state may be those of no complete step
+    double loss_sum = 0;                // on a CPU: over the tokens so far
+    std::vector<ArrivingSum> arriving;  // sharded gradients: sums over the processes that were started
+    bool noise_scale = false;           // --noise-scale 1: the step needs small_squares
+    double small_squares = 0;           // on a CPU: squared norm of the gradient of the first micro-step
+    PhaseClock phases;                  // what the time of the step goes to
     // Called before update directions replace gradients (optim/whole_tensors.h), if it is set.
     std::function<void()> gradients_complete;
     std::vector<float> host_values;  // what to_host() returned last

@@ -18,8 +18,7 @@ inline void settle_stage(GPT2& model, const Sizes& s, int64_t stage) {
     int64_t bytes = layout.bucket_elems(layout.config.L) * s.floatX_bytes;  // of the embeddings
     const int64_t layers_elems = BucketPlaces::LAYERS * layout.bucket_elems(0);
     model.weight_places.borrows = true;
-    model.weight_places.borrows_both =
-        !s.gpu && layout.frozen_elems == 0 && bytes > layers_elems * s.gradient_bytes();
+    model.weight_places.borrows_both = !s.gpu && layout.frozen_elems == 0 && bytes > layers_elems * s.gradient_bytes();
     if (model.weight_places.borrows_both) bytes = std::max<int64_t>(0, bytes - layers_elems * s.floatX_bytes);
     model.gradient_places.lent_elems = ceil_div(bytes, s.gradient_bytes());
 }
