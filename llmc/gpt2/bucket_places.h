@@ -3,16 +3,20 @@
 // arXiv:1910.02054) it keeps its slice of every bucket, and sees few buckets whole: two layers, and
 // what is outside the layers.
 //
-//     all                 | layer 0 | layer 1 | layer 2 | ... | last bucket |
-//     sharded weights     | own slices of layers 0, 1, 2, ..., last bucket | place 0 | place 1 | of the last |
-//     sharded gradients   | place 0 | place 1 | place of the last bucket | own slices |
+//     all       | layer 0     | layer 1     | layer 2     | ... | last bucket     |
+//     sharded   | own slices of layers 0, 1, 2, ..., last bucket | place 0 | place 1 | place of the last bucket |
 //
 // Layer l has place l % 2, so that the next layer's bucket can travel while this one is computed
 // with. The weights of the last bucket, the embeddings, are needed until the backward pass reaches
 // the layers, and the gradients of layers from then on. So while a process trains at stage 3 both
-// have the same memory: the embeddings borrow the layers' places among the gradients. If these are
-// too small, and on a CPU, they borrow those among the weights as well, just before. Then they are
-// not there while the forward pass is in the layers, and are collected twice.
+// have the same memory: the embeddings borrow the layers' places among the gradients.
+//
+// If these are too small, and on a CPU, embeddings borrow those among the weights as well. Then
+// they are not there while the forward pass is in the layers, and are collected twice:
+//
+//     weights      | own slices | place 0 | place 1 |
+//     gradients                                     | place 0 | place 1 | place of the last bucket | own slices |
+//     embeddings                |===================================|
 #pragma once
 #include <algorithm>
 #include <utility>
@@ -20,10 +24,10 @@
 
 struct BucketPlaces {
     bool sharded = false;
-    int64_t part = 0;  // the number of this process's slices; of layout.processes
-    bool gradients = false;
+    int64_t part = 0;            // the number of this process's slices; of layout.processes
     bool borrows = false;        // of weights: the last bucket has its place among the gradients
-    bool borrows_both = false;   // and in the places of its own layers
+    bool borrows_both = false;   // and among the weights of layers
+    bool places_first = false;   // of gradients: they begin with the places
     int64_t lent_elems = 0;      // of gradients: what the weights' last bucket takes of the layers' places, or beyond
     bool wte_in_pieces = false;  // of gradients: that of wte is never whole (cpu/wte_pieces.h)
 
@@ -56,7 +60,7 @@ struct BucketPlaces {
     // The first element of a bucket, where it is seen whole; without wte, where wte would begin.
     int64_t whole(const ParameterLayout& layout, int64_t bucket) const {
         if (!sharded) return layout.bucket_begin[bucket];
-        const int64_t places = gradients ? 0 : slices_elems(layout);
+        const int64_t places = places_first ? 0 : slices_elems(layout);
         if (bucket < layout.config.L) return places + bucket % LAYERS * layout.bucket_elems(0);
         return places + layers_elems(layout) - (wte_in_pieces ? layout.wte_elems() : 0);
     }
@@ -79,7 +83,7 @@ struct BucketPlaces {
     int64_t own(const ParameterLayout& layout, int64_t bucket) const {
         const int64_t begin = layout.bucket_begin[bucket];
         if (!sharded) return begin + part * layout.slice_elems(bucket);
-        return (gradients ? places_elems(layout) : 0) + begin / layout.processes;
+        return (places_first ? places_elems(layout) : 0) + begin / layout.processes;
     }
     // Where an element lies that this process keeps; index: its number among all parameters. And
     // the first element of a part.

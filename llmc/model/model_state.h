@@ -12,22 +12,25 @@ inline void settle_stage(GPT2& model, const Sizes& s, int64_t stage) {
     const bool several = shards.processes > 1;
     if (stage >= 1) model.slice = {shards.processes, shards.rank};
     model.weight_places = {several && stage >= 3, shards.rank},
-    model.gradient_places = {several && stage >= 2, shards.rank, true};
+    model.gradient_places = {several && stage >= 2, shards.rank};
     if (!model.weight_places.sharded || !s.training) return;
     const ParameterLayout& layout = model.layout;
     int64_t bytes = layout.bucket_elems(layout.config.L) * s.floatX_bytes;  // of the embeddings
     const int64_t layers_elems = BucketPlaces::LAYERS * layout.bucket_elems(0);
     model.weight_places.borrows = true;
-    model.weight_places.borrows_both = !s.gpu && layout.frozen_elems == 0 && bytes > layers_elems * s.gradient_bytes();
-    if (model.weight_places.borrows_both) bytes = std::max<int64_t>(0, bytes - layers_elems * s.floatX_bytes);
+    if (!s.gpu && layout.frozen_elems == 0 && bytes > layers_elems * s.gradient_bytes()) {
+        model.weight_places.borrows_both = model.gradient_places.places_first = true;
+        bytes = std::max<int64_t>(0, bytes - layers_elems * s.floatX_bytes);
+    }
     model.gradient_places.lent_elems = ceil_div(bytes, s.gradient_bytes());
 }
 // The embeddings' place; to be called when weights and gradients have their memory.
 inline void borrow_place(GPT2& model) {
     if (!model.weight_places.borrows) return;
-    model.borrowed = model.grad_sums ? model.grad_sums : model.grads;  // which begin with places
-    if (model.weight_places.borrows_both)
-        model.borrowed = (char*)model.params + model.weight_places.whole(model.layout, 0) * model.sizes.floatX_bytes;
+    char* const grads = model.grad_sums ? (char*)model.grad_sums : (char*)model.grads;
+    model.borrowed = model.weight_places.borrows_both
+                         ? (char*)model.params + model.weight_places.whole(model.layout, 0) * model.sizes.floatX_bytes
+                         : grads + model.gradient_places.whole(model.layout, 0) * model.sizes.gradient_bytes();
 }
 
 // Whether a run with these options keeps fp32 master weights.
