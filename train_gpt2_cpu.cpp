@@ -25,8 +25,8 @@
 #include "llmc/run/services.h"
 
 // The gradient of a tensor of one layer; null if it does not train, or is made in pieces
-// (cpu/wte_pieces.h). floatG is fp32 where 16-bit
-// gradients would be summed over micro-steps or processes (Sizes::sums_gradients()), else floatX.
+// (cpu/wte_pieces.h). floatG is fp32 where 16-bit gradients would be summed over micro-steps or
+// processes (Sizes::sums_gradients()), else floatX.
 template <class floatG>
 floatG* grad(GPT2& model, int tensor, int64_t layer = 0) {
     if (!trains(model.layout.config, tensor, layer) || (tensor == WTE && model.gradient_places.wte_in_pieces))

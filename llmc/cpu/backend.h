@@ -163,16 +163,17 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     const int64_t weights_bytes =
         (model.weight_places.elems(model.layout) + model.layout.frozen_elems) * s.floatX_bytes;
     const int64_t gradient_bytes = s.training ? model.gradient_places.elems(model.layout) * s.gradient_bytes() : 0;
-    // gradients follow weights, and begin at a multiple of 64 bytes
-    char* const memory = (char*)map_memory(round_up(weights_bytes, 64) + gradient_bytes);
-    model.params = memory + round_up(weights_bytes, 64) - weights_bytes;
-    spread_pages(memory, weights_bytes);  // one thread reads the weights from a file
+    // What lies in the places of both finds gradients, at a multiple of 64 bytes, behind weights.
+    const bool together = model.weight_places.borrows_both;
+    const int64_t begin = together ? round_up(weights_bytes, 64) - weights_bytes : 0;
+    model.params = (char*)map_memory(begin + weights_bytes + (together ? gradient_bytes : 0)) + begin;
+    spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
     if (model.codes) {
         model.codes.memory = (uint8_t*)map_memory(model.codes.bytes());
         model.decoded_strip = map_memory(decoded_elems(model, s) * s.floatX_bytes);
     }
     if (s.training) {
-        model.grads = memory + round_up(weights_bytes, 64);
+        model.grads = together ? (char*)model.params + weights_bytes : map_memory(gradient_bytes);
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
         borrow_place(model);
         const auto take = [&](auto*& memory, OptimizerState state) {

@@ -55,7 +55,7 @@ struct SortedTokens {
 template <class floatX, class floatG>
 void add_to_tokens(floatG* part, const SortedTokens& sorted, int64_t first, int64_t end, const floatX* dout, int64_t C,
                    int64_t count) {
-    const auto& [order, begin, tokens] = sorted;  // ascending
+    const std::vector<int>&order = sorted.order, &begin = sorted.begin, &tokens = sorted.token;
     const int64_t at = std::lower_bound(tokens.begin(), tokens.end(), first) - tokens.begin(),
                   n = std::lower_bound(tokens.begin(), tokens.end(), end) - tokens.begin() - at;
     parallel_ranges(n, 8, [&](int64_t from, int64_t to) {
