@@ -23,25 +23,24 @@ static bool same_runs(const std::string& a, const std::string& b, int64_t step, 
 
 static void same_bits() {
     write_hellaswag(dir("hella.bin"));
-    const auto everything = [](int n) {  // of 3 processes also the gradient of wte in pieces
-        return std::string("-x 4 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 --log-tensors 2 ") +
-               (n == 3 ? "-e L5C32H2T16V1000 " : "-e L5C32H2T16V256 --noise-scale 1 ") + "-h 1 --hellaswag-data " +
-               dir("hella.bin") + " -o ";
-    };
+    const std::string everything =
+        "-e L5C32H2T16V256 -x 4 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 "
+        "--noise-scale 1 --log-tensors 2 -h 1 --hellaswag-data " +
+        dir("hella.bin") + " -o ";
     for (const std::string& program : {CPU, CPU + " --precision bf16", SIM32, SIM16})
         for (int n : {2, 3}) {
             if (n == (program == SIM16 ? 3 : program == SIM32 ? 2 : 0)) continue;
             start_test(format("%s, %d processes: stages 2 and 3 have the bits of stage 0, at all recompute levels",
                               program, n));
             run("rm -rf " + dir("whole"));
-            const Outcome whole = run(one_micro_step(program, n, everything(n) + dir("whole")));
+            const Outcome whole = run(one_micro_step(program, n, everything + dir("whole")));
             EXPECT(passed(whole) && contains(whole.out, "HellaSwag: "));
             for (const char* flags : {"-z 2 -r 1 ", "-z 3 -r 0 ", "-z 3 -r 2 ", "-z 3 -r 4 --recompute-every 2 "}) {
                 // each kind of simulated GPU with one number of processes, and two of the levels
                 const bool simulated = program == SIM32 || program == SIM16;
                 if (simulated && (flags[8] == '0' || flags[8] == '2')) continue;
                 run("rm -rf " + dir("sharded"));
-                const Outcome r = run(one_micro_step(program, n, flags + everything(n) + dir("sharded")));
+                const Outcome r = run(one_micro_step(program, n, flags + everything + dir("sharded")));
                 EXPECT(passed(r) && same_runs("whole", "sharded", 4, n));
                 // at -r 4 fewer activations are there to be logged
                 const bool logs_less = contains(flags, "-r 4");
@@ -86,7 +85,7 @@ static void accumulation() {
 // The gradient of wte in pieces that begin and end within its rows, and within places of layers.
 static void wte_in_pieces() {
     const auto comes_in_pieces = [](const std::string& flags, int n) {
-        const std::string plan = run(tiny_run(CPU, format("--plan -pn %d ", n) + flags)).out;
+        const std::string plan = run(tiny_run(CPU, format("--plan -pn %d -o ", n) + dir("plan") + " " + flags)).out;
         return contains(plan, "2 layers, wpe") && !contains(plan, "2 layers, rest");
     };
     struct Case {
@@ -98,6 +97,10 @@ static void wte_in_pieces() {
                           {"several chunks of rows", "-e L2C64H2T16V700 -b 34", 2, true},
                           {"parts of many rows", "-e L3C16H1T16V3000", 2, true},
                           {"3 processes of 2 layers", "-e L2C48H3T16V600", 3, true},
+                          {"evaluation, samples, dropout and a log of tensors",
+                           "-e L5C32H2T16V1000 -v 2 -s 2 -g 5 --samples 2 -m 3 --keep-best 1 --dropout 0.1 "
+                           "--log-tensors 2",
+                           3, true},
                           {"factors that are larger than it", "-e L2C32H2T16V2000 -b 36", 2, false}};
     for (const Case& c : cases)
         for (const char* precision : {"fp32", "bf16", "fp32x3"}) {

@@ -71,7 +71,9 @@ void sum_wte_in_pieces(GPT2& model, const Batch& batch) {
         keep_slices(model, place);
         float* const piece = (float*)model.grads + places.whole(layout, place);
         {
-            const Range range(work::classifier_weight(batch.B * batch.T, n * comm.shards.processes, sizeof(float)));
+            const double rows_of_wte = (double)(n * comm.shards.processes) / layout.config.C;
+            const Range range(work::matmul_backward(batch.B * batch.T, layout.config.C, rows_of_wte, false,
+                                                    sizeof(floatX), sizeof(float), false, true));
             for (int64_t rank = 0; rank < comm.shards.processes; rank++) {
                 const int64_t begin = rank * slice + first;
                 gradients_outside_layers<floatX>(model, piece + rank * n, begin, begin + n, batch, tokens);

@@ -90,8 +90,7 @@ struct GPT2 {
 
     float* average = nullptr;  // --ema: of the weights in this rank's slices (optim/average.h), or null
     bool averages = false;
-    bool needs_whole_gradients = false;  // of wte, too, where the trainer's forward pass is not the usual
-    bool prunes = false;                 // --prune: weights of the layers' matrices that are 0 stay 0 (adapt/prune.h)
+    bool prunes = false;  // --prune: weights of the layers' matrices that are 0 stay 0 (adapt/prune.h)
 
     std::shared_ptr<GPT2> teacher;  // --teacher: what this model learns from (adapt/distill.h), or null
     float teacher_share = 0, teacher_temperature = 1;
@@ -121,7 +120,8 @@ struct GPT2 {
     // been prefilled or decoded. On the host, until the next call.
     const float* (*prefill)(GPT2&, const int* tokens, int64_t n) = nullptr;
     const float* (*decode)(GPT2&, int token, int64_t position) = nullptr;
-    const Backend* backend = nullptr;  // what its device provides
+    bool needs_whole_gradients = false;  // its forward pass writes that of wte, which then is not made in pieces
+    const Backend* backend = nullptr;    // what its device provides
 
     // The weights of a bucket, where it is seen whole.
     template <class floatX>

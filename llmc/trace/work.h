@@ -77,10 +77,6 @@ inline KernelWork attention_backward(double n, double T, double C, double x) {
 inline KernelWork classifier(double n, double C, double Vp, bool backward, double x, double g, bool weight = true) {
     return {{"classifier"}, (backward ? 4 + 2 * weight : 2) * n * C * Vp, Vp * C * (x + (weight ? g : 0))};
 }
-// The gradient of some elements of wte alone (cpu/wte_pieces.h).
-inline KernelWork classifier_weight(double n, double elems, double g) {
-    return {{"classifier weight"}, 2 * n * elems, elems * g};
-}
 // The fp32 sums of several micro-steps' gradients: sums and gradients are read, sums written.
 inline KernelWork gradient_sums(double elems, double x) { return {{"gradient sums"}, 0, elems * (8 + x)}; }
 inline KernelWork gradient_norm(double elems, double g) { return {{"gradient norm"}, 0, elems * g}; }
