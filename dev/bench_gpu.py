@@ -27,9 +27,9 @@ SHAPES = {"d12": "12,768,12,50257", "d24": "24,1024,16,50257", "d36": "36,1280,2
           "L2C64H2T64V512": "2,64,2,512"}  # as -e has it, as dev/torch_step.py has it
 
 
-def ours(program, model, B, T, steps, data):
+def ours(program, model, B, T, steps, data, more):
     flags = [program, "-e", model, "-b", str(B), "-t", str(T), "-x", str(steps + 2), "-v", "0", "-s", "0", "-r", "0",
-             "-ge", "0"]
+             "-ge", "0", *more]
     flags += ["-i", "build/bench_tiny.bin" if model.startswith("L") else data]
     output, _ = child(flags)
     plan, _ = child(flags + ["--plan"])
@@ -54,8 +54,8 @@ def write_tiny_tokens():
 
 
 def json_rows(model, B, T, times, memory, share):
-    """A row of results for each who was measured; ours is there."""
-    mine, rows = min(times[OURS]), []
+    """A row of results for each who was measured; ours is the first."""
+    mine, rows = min(next(iter(times.values()))), []
     for who, ms in times.items():
         ms.sort()
         rows.append({"what": f"{model} ({B},{T})", "model": model, "B": B, "T": T, "who": who, "min_ms": ms[0],
@@ -89,6 +89,7 @@ def main():
     parser.add_argument("--write", action="store_true", help="put the table into dev/MEASURED.md")
     parser.add_argument("--program", default="./train_gpt2cu")
     parser.add_argument("--data", default="dev/data/shakespeare_train.bin")
+    parser.add_argument("--flags", default="", help="more flags of this trainer, as --flags='--lora 8'")
     parser.add_argument("--peers", default="compile,tuned", help="modes of dev/torch_step.py, with commas; '': none")
     parser.add_argument("--json", type=pathlib.Path, default=ROOT / "build/bench_gpu.json")
     args = parser.parse_args()
@@ -101,12 +102,13 @@ def main():
     if wanted and not peers:
         print("PyTorch is not installed: this trainer alone (pip install torch adds the comparison)")
     rows, gpu = [], "simulator" if args.sim else "GPU"
+    we = f"{OURS}, {args.flags}" if args.flags else OURS
     for B, T in (tuple(map(int, s.split("x"))) for s in args.shapes.split(",")):
         times, memory, share = {}, {}, None
         for _ in range(args.rounds):
-            ms, mib, best = ours(program, args.model, B, T, args.steps, args.data)
-            times.setdefault(OURS, []).extend(ms)
-            memory[OURS], share = mib, max(filter(None, [share, best]), default=None)
+            ms, mib, best = ours(program, args.model, B, T, args.steps, args.data, args.flags.split())
+            times.setdefault(we, []).extend(ms)
+            memory[we], share = mib, max(filter(None, [share, best]), default=None)
             for peer in peers:
                 ms, mib, name = torch_step(device, peer, args.model, B, T, args.steps)
                 times.setdefault(f"PyTorch {peer}, bf16", []).extend(ms)

@@ -121,7 +121,7 @@ $(GPU_DAY)/cuda/%: dev/cuda/%.cu $(GPU_DAY_NEEDS)
 	$(NVCC) $(NVCCFLAGS) $(GPU_DAY_PACKED) $< -o $@ $(NVCC_LIBS)
 .PHONY: gpu_day_BF16 gpu_day_FP32 gpu_day_FP16 gpu_day_ladders   # side by side with make -j
 gpu_day_BF16 gpu_day_FP32 gpu_day_FP16: gpu_day_%:
-	+$(GPU_DAY_MAKE)/$* PRECISION=$* $(GPU_DAY)/$*/train_gpt2cu $(GPU_DAY)/$*/test_gpt2cu
+	+$(GPU_DAY_MAKE)/$* PRECISION=$* $(GPU_DAY)/$*/train_gpt2cu $(GPU_DAY)/$*/test_gpt2cu $(GPU_DAY_MORE)
 gpu_day_ladders:
 	+$(GPU_DAY_MAKE)/ladders $(ALL_RUNGS:%=$(GPU_DAY)/cuda/%)
 GPU_DAY_PARTS = gpu_day_BF16 gpu_day_FP32 gpu_day_FP16 gpu_day_ladders

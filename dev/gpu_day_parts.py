@@ -18,6 +18,7 @@ from children import have
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT / "dev/cuda"))
 import counters  # noqa: E402
+ADAPTERS = ["--lora 8", "--lora 8 --weights int8", "--lora 8 --weights nf4"]  # what trains beside weights and codes
 LADDERS = ["attention_forward", "attention_backward", "matmul", "matmul_backward", "layernorm", "gelu", "classifier",
            "encoder", "adamw", "global_norm"]
 
@@ -183,17 +184,33 @@ def machine(day):
 
 # ---- correctness
 
+def passed(text):
+    """How many tests have passed, by what a test program prints; it is wrong if one has failed, or none passed."""
+    counts = re.findall(r"(\d+) passed, (\d+) failed", text)
+    if not counts or int(counts[-1][1]) or not int(counts[-1][0]):
+        wrong = re.findall(r"^(?:FAIL|\S+:\d+:).*", text, re.M)
+        raise RuntimeError(f"{counts[-1] if counts else 'no'} passed, failed; " + " | ".join(wrong[:3]))
+    return f"{counts[-1][0]} passed"
+
+
 def tests(precision, group):
     def run(day):
         if day.simulated and group in ("pytorch", "cpu"):
             raise Skipped("takes long in the simulator; make test-all runs it")
         group_here = "quick" if day.simulated and group == "kernels" else group
         text = day.run([day.program("test_gpt2", precision), group_here], good=(0, 1))
-        counts = re.findall(r"(\d+) passed, (\d+) failed", text)
-        if not counts or int(counts[-1][1]) or not int(counts[-1][0]):
-            wrong = re.findall(r"^(?:FAIL|\S+:\d+:).*", text, re.M)
-            raise RuntimeError(f"{counts[-1] if counts else 'no'} passed, failed; " + " | ".join(wrong[:3]))
-        return {"said": f"{counts[-1][0]} passed"}
+        return {"said": passed(text)}
+    return run
+
+
+def modern_tests(precision):
+    def run(day):
+        if day.simulated:
+            raise Skipped("make test-all runs them in the simulator")
+        program = day.programs / precision / "test_modern_cuda"
+        if not (ROOT / program).exists():
+            raise Skipped(f"{program} is not there; make gpu_day_programs")
+        return {"said": passed(day.run([program], good=(0, 1)))}
     return run
 
 
@@ -305,12 +322,14 @@ def features(day):
     if day.simulated:
         raise Skipped("takes long in the simulator; make test-all compares each feature with the CPU trainer")
     data, program, wrong = day.data("bytes_train.bin"), day.program("train_gpt2", "FP32"), []
-    for name, flags in gpu_features.FEATURES.items():
+    run = day.state / "features"
+    for name in gpu_features.FEATURES:
         try:
-            text = day.run([program, "-i", data, "-j", data, "--tf32", 0, *gpu_features.FLAGS, *flags])
+            text = day.run([program, "-i", data, "-j", data, "--tf32", 0, *gpu_features.flags_of(name, run)])
             wrong += filter(None, [gpu_features.wrong_loss(name, gpu_features.losses_of(text))])
         except RuntimeError as problem:
             wrong.append(f"{name}: {problem}"[:200])
+    shutil.rmtree(run, ignore_errors=True)
     if wrong:
         raise RuntimeError("; ".join(wrong))
     return {"said": f"{len(gpu_features.FEATURES)} features, with the losses of a CPU to {gpu_features.TOLERANCE}"}
@@ -318,17 +337,17 @@ def features(day):
 
 # ---- speed
 
-def steps(B, peers, rounds=1, model=None):
+def steps(B, peers, rounds=1, model=None, flags=""):
     def run(day):
         if day.simulated and (B != 16 or model):
             raise Skipped("in the simulator 124M at B 16 stands for all")
         out = day.state / f"steps_{B}_{len(peers)}.part"
-        flags = ["--sim"] if day.simulated else ["--model", model or day.model, "--shapes", f"{B}x{day.T}", "--program",
+        size = ["--sim"] if day.simulated else ["--model", model or day.model, "--shapes", f"{B}x{day.T}", "--program",
                                                  day.program("train_gpt2"), "--data", day.data("shakespeare_train.bin")]
         if peers and not have("torch"):
             raise Skipped("PyTorch is not there (pip install torch)")
-        flags += ["--rounds", rounds, "--peers", ",".join(peers), "--json", out]
-        day.run([sys.executable, "dev/bench_gpu.py", *flags])
+        size += ["--rounds", rounds, "--peers", ",".join(peers), f"--flags={flags}", "--json", out]
+        day.run([sys.executable, "dev/bench_gpu.py", *size])
         rows = json.loads(out.read_text())["rows"]
         out.unlink()
         said = [f"{r['who']}: {r['min_ms']:.2f} ms, {r['tokens_per_s']:,.0f} tokens/s" for r in rows]
@@ -506,6 +525,8 @@ PARTS = {
     "tests_BF16_pytorch": Part("the model in bf16 beside PyTorch's numbers", 5, 120, tests("BF16", "pytorch")),
     "tests_BF16_cpu": Part("the model in bf16 beside the CPU trainer", 5, 180, tests("BF16", "cpu")),
     "tests_BF16_plan": Part("memory allocated as planned", 5, 60, tests("BF16", "plan")),
+    **{f"tests_{format}_modern": Part(f"kernels of models after GPT-2 in {format.lower()}", 5, 180,
+                                      modern_tests(format)) for format in ("BF16", "FP32")},
     "features": Part("one feature after the other: losses of a CPU", 15, 180, features),
     "curve": Part("300 steps on Shakespeare beside a CPU's, resumed in the middle", 5, 120, curve),
     # What the next two say decides what is worth doing.
@@ -527,6 +548,8 @@ PARTS = {
     "sanitizer_racecheck": Part("compute-sanitizer racecheck", 20, 300, sanitizer("racecheck")),
     **{f"steps_{model}": Part(f"steps of {model} at B {B}", 25, 90, steps(B, [], model=model))
        for model, B in (("d24", 16), ("d36", 4), ("d48", 4))},
+    **{f"steps_d48_{flags.split()[-1]}": Part(f"steps of d48 at B 4 with {flags}", 25, 90,
+                                              steps(4, [], model="d48", flags=flags)) for flags in ADAPTERS},
     "torch_64": Part("steps at B 64 beside PyTorch", 45, 240, steps(64, ["tuned"])),
     "torch_4": Part("steps at B 4 beside PyTorch", 60, 240, steps(4, ["compile", "tuned"])),
     "ncu": Part("counters of every kernel by Nsight Compute", 35, 240, ncu),

@@ -24,8 +24,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 LOSSES = ROOT / "dev/test/fixtures/gpu_features.json"
 FLAGS = ["-e", "L4C128H4T64", "-b", 16, "-t", 64, "-x", 6, "-l", 1e-3, "-v", 3, "-m", 2, "-s", 6, "--sample-tokens", 8]
 TOLERANCE, CODES = 1e-4, 3e-3
+RUN = "RUN"  # stands for the folder of the run of none, whose model is the teacher of another
 FEATURES = {
-    "none": [],
+    "none": ["-o", RUN],
+    "a teacher": ["--teacher", RUN],
     "accumulation": ["-d", 4096],
     "recompute 2": ["-r", 2],
     "recompute 4": ["-r", 4],
@@ -52,6 +54,10 @@ FEATURES = {
 ON_A_GPU_ALONE = ["a graph"]
 
 
+def flags_of(name, run):
+    return [*FLAGS, *(run if flag == RUN else flag for flag in FEATURES[name])]
+
+
 def losses_of(text):
     """The losses of steps and of validations, in the order in which a run says them."""
     return [float(loss) for loss in re.findall(r"(?:\| |val )loss(?: of the average)? ([\d.]+)", text)]
@@ -74,7 +80,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         data = shakespeare_curve.make_data("./tokenize", folder)
         for name in [name for name in FEATURES if name not in ON_A_GPU_ALONE]:
-            text, _ = children.run(["./train_gpt2_cpu", "-i", data, "-j", data, *FLAGS, *FEATURES[name]], cwd=ROOT)
+            text, _ = children.run(["./train_gpt2_cpu", "-i", data, "-j", data,
+                                    *flags_of(name, f"{folder}/run")], cwd=ROOT)
             recorded[name] = losses_of(text)
             print(name, recorded[name], flush=True)
     lines = [f' "{name}": {json.dumps(losses)}' for name, losses in recorded.items()]

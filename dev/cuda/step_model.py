@@ -39,6 +39,7 @@ import held_out  # noqa: E402
 import step_graphs  # noqa: E402
 from assumptions import GENERAL, shown  # noqa: E402
 from chips import CHIPS, Machine  # noqa: E402
+from gpu_day_parts import ADAPTERS  # noqa: E402
 from kernel_work import Launch  # noqa: E402
 from readme import MEASURED, replace, write_between  # noqa: E402
 from step_launches import (DRIVER_BYTES, MODELS, ROOT, STORED, dry_run, fits_chip, machine_codes,  # noqa: E402
@@ -90,7 +91,7 @@ def step_row(chip, codes, args, model, B, measured):
         return []
     seconds = time_of(args, chip, step_of(chip, codes, args, model, B))
     tokens = B * args.T / seconds[1]
-    mfu, there = flops / seconds[1] / chip.peak, measured.get((chip.name, model, B))
+    mfu, there = flops / seconds[1] / chip.peak, measured.get((chip.name, model, B, ""))
     return [f"| {chip.name} | {MODELS[model][0]} | {B} | {milliseconds(seconds)} | {tokens:,.0f} | {mfu:.0%} |" +
             (f" {there:,.0f} |" if there else " |")]
 
@@ -118,14 +119,14 @@ def assumption_table(codes, args):
 
 
 def measured_steps(paths):
-    """(chip, model, B) -> tokens per second; chip -> kernel -> ms. Of the JSON of scripts/gpu_day.sh."""
+    """(chip, model, B, flags) -> tokens per second; chip -> kernel -> ms. Of the JSON of scripts/gpu_day.sh."""
     steps, kernels = {}, {}
     for path in paths:
         day = json.loads(pathlib.Path(path).read_text())
         chip = next((c.name for c in CHIPS if c.name.split()[-1 if "RTX" in c.name else 0] in day.get("gpu", "")), None)
         for row in day.get("steps", []):
             if row["who"].startswith("this trainer"):
-                steps[chip, row["model"], row["B"]] = row["tokens_per_s"]
+                steps[chip, row["model"], row["B"], row["who"].partition("bf16, ")[2]] = row["tokens_per_s"]
         kernels[chip] = day.get("kernels", {})
         for row in day.get("products", []):
             name = "product " + row["product"].split(",")[0]
@@ -162,20 +163,18 @@ def scaling_table(codes, args, gpus):
     return lines
 
 
-# Flags of a step that trains adapters, beside weights and beside their codes.
-ADAPTERS = ["--lora 8", "--lora 8 --weights int8", "--lora 8 --weights nf4"]
-
-
-def adapter_table(args, chip, codes, model="d48", B=4):
+def adapter_table(args, chip, codes, measured, model="d48", B=4):
     lines = [f"Adapters, {MODELS[model][0]} at B {B} on {chip.name}, {conditions(args)}:", "",
-             "| flags | low ms | expected ms | high ms | GB by `--plan` |", "|" + "---|" * 5]
+             "| flags | low ms | expected ms | high ms | GB by `--plan` | measured ms |", "|" + "---|" * 6]
     for flags in ["", *ADAPTERS]:
         of = beside_llmc.with_flags(args, flags=flags.split())
         step = time_of(of, chip, step_of(chip, codes, of, model, B))
         _, _, memory = plan_of(args.program, args.T, args.data, model, B,
                                ("-d", B * args.T, "-r", args.recompute, *of.flags))
         name = f"`{flags}`" if flags else "all weights train"
-        lines.append(f"| {name} | {milliseconds(step)} | {1e-9 * memory:.1f} |")
+        there = measured.get((chip.name, model, B, flags))
+        lines.append(f"| {name} | {milliseconds(step)} | {1e-9 * memory:.1f} |" +
+                     (f" {1e3 * B * args.T / there:.1f} |" if there else " |"))
     return lines
 
 
@@ -213,7 +212,7 @@ def write(args, codes):
     per_kernel = kernel_table(args, chip, step_of(chip, codes, args, "d12", 64), kernels.get(chip.name, {}))
     write_between(ROOT / "dev/cuda/README.md", "step model", "\n".join(
         [f"**Predicted, not measured.** {origin}", "", f"{chip.name}, 124M, B 64, {conditions(args)}:", "", *per_kernel,
-         "", *scaling_table(codes, args, [1, 8, 16, 64]), "", *adapter_table(args, chip, codes), "",
+         "", *scaling_table(codes, args, [1, 8, 16, 64]), "", *adapter_table(args, chip, codes, steps), "",
          *counters_text(args, chip, codes)]))
 
 

@@ -19,7 +19,13 @@ $(call modern_check,modern_runs,runs of models after GPT-2 resume and plan and r
 $(call modern_check,modern_tokens,models after GPT-2 have tokens of 32 bits and of foreign tokenizers,\
     wide_tokens foreign_tokens)
 
-# Its CUDA kernels in the simulator.
+# Its CUDA kernels on a GPU, by scripts/gpu_day.sh.
+GPU_DAY_MORE = $(if $(filter FP16,$*),,$(GPU_DAY)/$*/test_modern_cuda)
+$(GPU_DAY)/$(PRECISION)/test_modern_cuda: dev/modern/test_modern.cu $(wildcard dev/modern/*.cuh) $(GPU_DAY_NEEDS)
+	@mkdir -p $(@D)
+	$(NVCC) $(NVCCFLAGS) $(GPU_DAY_PACKED) $< -o $@ $(NVCC_LIBS)
+
+# And in the simulator.
 MODERN_CUDA := $(patsubst %,$(SHARED)/sim/%,$(wildcard dev/modern/*.cuh))
 define modern_sim
 $(B)/$(1)/test_modern_cuda: $(SHARED)/sim/dev/modern/test_modern.cu $(MODERN_CUDA) $(SIM_SOURCES) $(SIM_OBJECTS) \
