@@ -20,7 +20,7 @@ sys.path.append(str(ROOT / "dev/cuda"))
 import counters  # noqa: E402
 ADAPTERS = ["--lora 8", "--lora 8 --weights int8", "--lora 8 --weights nf4"]  # what trains beside weights and codes
 LADDERS = ["attention_forward", "attention_backward", "matmul", "matmul_backward", "layernorm", "gelu", "classifier",
-           "encoder", "adamw", "global_norm"]
+           "encoder", "adamw", "global_norm", "weight_codes"]
 
 
 class Skipped(Exception):
