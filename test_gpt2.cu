@@ -474,10 +474,11 @@ static void weight_code_kernels(WeightFormat format_of_weights, int64_t rows, in
     Floats out(rows), gelu_out(rows);
     Array d_x(x), d_bias(bias), d_out(rows), d_gelu_out(rows);
     for (const float* of_bias : {bias.data(), (const float*)nullptr}) {
-        reference::matmul_forward(out.data(), x.data(), decoded.data(), of_bias, 1, C, rows, gelu_out.data());
+        reference::matmul_forward(out.data(), x.data(), decoded.data(), of_bias, 1, C, rows);
         coded_matvec(d_out.data, d_x.data, m, of_bias ? d_bias.data : nullptr, stream, d_gelu_out.data);
         EXPECT(relative_error(d_out.values(), out) < kernel_tolerance(1, (double)C));
-        EXPECT(relative_error(d_gelu_out.values(), gelu_out) < kernel_tolerance(2, (double)C));
+        reference::gelu_forward(gelu_out.data(), d_out.values().data(), rows);  // of out as it is rounded
+        EXPECT(relative_error(d_gelu_out.values(), gelu_out) < kernel_tolerance(1, 4));
     }
 
     const int64_t B = 2, T = 5, first = 3;

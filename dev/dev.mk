@@ -153,7 +153,7 @@ TABLE_ARCHS = $(filter-out native ptx,$(if $(filter native,$(ARCHS)),80 90a 100,
 LAUNCHES := build/launches_BF16 build/launches_FP32
 $(LAUNCHES): build/launches_%: $(B)/%/test_gpt2sim
 	@CUSIM_LAUNCHES=$@.new $< > /dev/null && mv $@.new $@
-kernel-table: $(LAUNCHES)             ## registers, spills, occupancy of GPU kernels (nvcc)
+kernel-table: $(LAUNCHES)             ## registers, stack, occupancy of GPU kernels (nvcc)
 	@cat $(LAUNCHES) > build/launches
 	@WRITE=$(WRITE) python3 dev/cuda/kernel_table.py $(NVCC) build/launches $(TABLE_ARCHS)
 

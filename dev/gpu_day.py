@@ -209,6 +209,7 @@ def found_text(day):
     clean = [name.split("_")[1] for name, r in parts.items() if name.startswith("sanitizer_") and " 0 " in r["said"]]
     lines.append(f"- {passed} tests of kernels and model pass, in bf16, fp32 and fp16; compute-sanitizer finds nothing "
                  f"({', '.join(clean)}).")
+    lines += [f"- {PARTS[name].what}: {r['said']}." for name, r in parts.items() if r["status"] == "failed"]
     return "\n".join(textwrap.fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in lines)
 
 

@@ -91,8 +91,8 @@ def compiled_cells(kernel, code):
     occupancy = kernel_table.occupancy(code["registers"], shared, kernel["threads"], ARCH)
     hot = code["hot"]
     parts = ", ".join(f"{hot[c]} {c}" for c in dict.fromkeys(hot_loops.CLASSES.values()) if hot[c])
-    spilled = f" ({code['spilled']} B spilled)" if code["spilled"] else ""
-    return [f"{code['registers']}{spilled}", figure(shared), f"{100 * occupancy:.0f}%",
+    stack = f" ({code['stack']} B of stack)" if code["stack"] else ""
+    return [f"{code['registers']}{stack}", figure(shared), f"{100 * occupancy:.0f}%",
             f"{hot['all']}{'' if code['loop'] else ' in all'}{': ' + parts if parts else ''}"]
 
 

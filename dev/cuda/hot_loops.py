@@ -51,13 +51,13 @@ def classes(instructions):
 
 
 def read(cubin, tool):
-    """Symbol -> its registers, shared memory and spills; "hot": classes of the hot loop, or of all instructions; and
+    """Symbol -> its registers, shared memory and stack; "hot": classes of the hot loop, or of all instructions; and
     "loop": whether it has one. make has compiled the cubin, and kept what ptxas said."""
     figures, kernels = machine_code.ptxas_figures(pathlib.Path(cubin + ".log").read_text()), {}
     for symbol, instructions in machine_code.listing(tool, cubin).items():
         instructions = [i for i in instructions if i[2] != "NOP"]
         hot = hot_loop(instructions)
-        registers, shared, stores, loads = figures[symbol]
-        kernels[symbol] = {"registers": registers, "shared": shared, "spilled": stores + loads,
+        registers, shared, stack = figures[symbol]
+        kernels[symbol] = {"registers": registers, "shared": shared, "stack": stack,
                            "hot": classes(hot or instructions), "loop": hot is not None}
     return kernels

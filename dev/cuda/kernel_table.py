@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Registers, shared memory, spills and theoretical occupancy of every kernel of the trainer, for each architecture; no
+"""Registers, shared memory, stack and theoretical occupancy of every kernel of the trainer, for each architecture; no
 GPU is needed.
 
     make kernel-table          # WRITE=1 puts the table into dev/cuda/README.md
 
-Registers, static shared memory and spills are what ptxas reports when train_gpt2.cu is compiled. The compiler does not
+Registers, static shared memory and a thread's stack are what ptxas reports when train_gpt2.cu is compiled. The compiler does not
 know threads per block and dynamic shared memory: they come from the launches of the tests in the simulator
 (CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's warps that fit at once (CUDA programming guide,
 technical specifications per compute capability). Instructions are those of the machine code, each counted once however
-often it runs, from the sizes of the code. Exits 1 if a hot kernel spills.
+often it runs, from the sizes of the code. Exits 1 if a hot kernel has a
+stack: spilled registers, or an array with an index that only the running thread knows.
 """
 import pathlib
 import sys
@@ -50,28 +51,28 @@ def main():
             for symbol, figures in compile_for(nvcc, arch, precision)[1].items():
                 tables.setdefault(symbol, {})[arch] = figures
     names = dict(zip(tables, children.run(["c++filt"], text="\n".join(tables))[0].splitlines()))
-    columns = [f" sm_{a}: registers | static shared | spilled | occupancy | instructions |" for a in archs]
+    columns = [f" sm_{a}: registers | static shared | stack | occupancy | instructions |" for a in archs]
     lines = ["| kernel | threads | dynamic shared |" + "".join(columns), "|---|---|---|" + "---|" * 5 * len(archs)]
-    spilling = []
+    stacks = []
     for symbol in sorted(tables, key=lambda s: names[s]):
         plain = re.sub(r"\(\w+\)(?=\d)", "", names[symbol])  # arguments of a template without their types
         name = re.sub(r"^void |\(.*\)$", "", plain).replace("__nv_bfloat16", "bf16")
         threads, dynamic = launches.get(symbol, (0, 0))
         row = f"| `{name}` | {threads or 'not launched'} | {dynamic} |"
         for arch in archs:
-            registers, static, stores, loads, instructions = tables[symbol].get(arch, (0, 0, 0, 0, 0))
+            registers, static, stack, instructions = tables[symbol].get(arch, (0, 0, 0, 0))
             share = f"{100 * occupancy(registers, static + dynamic, threads, arch):.0f}% " if threads else ""
-            row += f" {registers} | {static} | {stores + loads} | {share}| {instructions} |"
-            if stores + loads and not COLD.search(name):
-                spilling.append(f"{name} on sm_{arch}")
+            row += f" {registers} | {static} | {stack} | {share}| {instructions} |"
+            if stack and not COLD.search(name):
+                stacks.append(f"{name} on sm_{arch}")
         lines.append(row)
     print("\n".join(lines))
     if os.environ.get("WRITE"):
         version = re.search(r"release ([\d.]+)", children.run([nvcc, "--version"])[0])[1]
         origin = f"By `make kernel-table WRITE=1` with CUDA {version}, {time.strftime('%Y-%m-%d')}."
         write_between(pathlib.Path("dev/cuda/README.md"), "kernels", origin + "\n\n" + "\n".join(lines))
-    if spilling:
-        sys.exit("spills in hot kernels: " + ", ".join(spilling))
+    if stacks:
+        sys.exit("hot kernels with a stack: " + ", ".join(stacks))
 
 
 if __name__ == "__main__":

@@ -208,18 +208,20 @@ def instruction_counts(elf):
 
 
 def ptxas_figures(said):
-    """Symbol -> registers, static shared memory, spill stores, spill loads, from what ptxas -v said."""
+    """Symbol -> registers, static shared memory, bytes of a thread's stack, from what ptxas -v said. On the stack are
+    registers that are spilled, and arrays of which only the running thread knows the index; parameters are copied there
+    for it, unless they are __grid_constant__."""
     kernels = {}
     for part in said.split("Compiling entry function '")[1:]:
         number = lambda pattern: int((re.search(pattern, part) or [0, 0])[1])
         kernels[part.split("'")[0]] = (number(r"Used (\d+) registers"), number(r"(\d+) bytes smem"),
-                                       number(r"(\d+) bytes spill stores"), number(r"(\d+) bytes spill loads"))
+                                       number(r"(\d+) bytes stack frame"))
     return kernels
 
 
 def compile_for(nvcc, arch, precision, source="train_gpt2.cu"):
     """Compiles the trainer, or another source. Returns the cubin's path, and symbol -> registers, static shared memory,
-    spill stores, spill loads, instructions."""
+    stack, instructions."""
     pathlib.Path("build").mkdir(exist_ok=True)
     cubin = f"build/kernels_{pathlib.Path(source).stem}_{precision}_{arch}.cubin"
     target = f"-gencode=arch=compute_{arch},code=sm_{arch}"

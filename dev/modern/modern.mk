@@ -35,8 +35,8 @@ $(B)/$(1)/test_modern_cuda: $(SHARED)/sim/dev/modern/test_modern.cu $(MODERN_CUD
 endef
 $(foreach p,BF16 FP32,$(eval $(call modern_sim,$p)))
 $(foreach p,BF16 FP32,$(call program,test_modern_cuda_$p,$(B)/$p/test_modern_cuda,$(B)/$p/test_modern_cuda))
-$(call check,modern_spills,nvcc compiles the kernels of models after GPT-2 and none spills registers,,\
-    command -v $(NVCC) || skip "install the CUDA toolkit"; dev/modern/spills.py $(NVCC))
+$(call check,modern_stacks,nvcc compiles the kernels of models after GPT-2 and none has a stack,,\
+    command -v $(NVCC) || skip "install the CUDA toolkit"; dev/modern/stacks.py $(NVCC))
 $(call check,modern_counted,the kernels of models after GPT-2 move the bytes that their headers say,part-counts,\
     command -v g++ || skip "apt-get install g++"; $(MAKE) -s CXX=g++ COUNT=1 build-count/BF16/test_modern_cuda &&\
     dev/modern/counted.py build-count/BF16/test_modern_cuda)

@@ -124,7 +124,7 @@ $(call program,test_messages_runs,$(B)/test_messages $(TRAINERS),$(B)/test_messa
 $(call program,test_optimizers_runs,$(B)/test_optimizers $(TRAINERS),$(B)/test_optimizers runs)
 $(foreach p,BF16 FP32,$(call program,test_gpt2sim_$p,$(B)/$p/test_gpt2sim,\
     CUSIM_LAUNCHES=build/launches_$p.new $(B)/$p/test_gpt2sim && mv build/launches_$p.new build/launches_$p))
-$(foreach g,quick pytorch,$(call program,test_gpt2sim_FP16_$g,$(B)/FP16/test_gpt2sim,$(B)/FP16/test_gpt2sim $g))
+$(foreach g,kernels pytorch,$(call program,test_gpt2sim_FP16_$g,$(B)/FP16/test_gpt2sim,$(B)/FP16/test_gpt2sim $g))
 $(call program,test_fp16,$(B)/test_fp16 $(CPU) $(SIM16) $(B)/FP16/test_gpt2sim,$(B)/test_fp16)
 $(call ladders,cpu,$(LADDERS))
 $(call ladders,cuda,$(filter-out $(B)/cuda/all_reduce,$(SIM_LADDERS)))
@@ -281,9 +281,9 @@ $(call nvcc_check,nvcc,nvcc compiles and links the GPU trainer and its tests,\
     $(MAKE) -s DEBUG=1 GPU_ARCH=90a train_gpt2cu test_gpt2cu)
 $(call nvcc_check,nvcc_first_kernel,nvcc compiles the first program of chapter 13,\
     $(NVCC) -std=c++17 -arch=sm_80 -I. dev/course/first_kernel.cu -o $(B)/first_kernel_nvcc -ldl)
-$(call nvcc_check,nvcc_kernels,no hot kernel spills registers,$(MAKE) -s kernel-table,\
+$(call nvcc_check,nvcc_kernels,no hot kernel has a stack,$(MAKE) -s kernel-table,\
     part-test_gpt2sim_BF16 part-test_gpt2sim_FP32)
-$(call nvcc_check,nvcc_fp16,no hot kernel of the fp16 build spills registers,dev/test/fp16_spills.py $(NVCC))
+$(call nvcc_check,nvcc_fp16,no hot kernel of the fp16 build has a stack,dev/test/fp16_stacks.py $(NVCC))
 $(call nvcc_check,nvcc_ladders,nvcc compiles the ladders of dev/cuda,dev/test/nvcc_ladders.sh)
 $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels under the $s sanitizer,\
     $(SIM_SOURCES) $(LADDER_SOURCES),dev/test/sanitized.sh $s))

@@ -194,7 +194,7 @@ __global__ void __launch_bounds__(FACTOR_THREADS)
 // of factors x tensors of the bucket.
 template <Optimizer optimizer>
 __global__ void gather_tiles_kernel(float* mine, const float* results_of_tiles, const FactorTensor* tensors,
-                                    FactorBucket bucket, const DeviceResults* results) {
+                                    const __grid_constant__ FactorBucket bucket, const DeviceResults* results) {
     const FactorTensor t = tensors[bucket.number[blockIdx.y]];
     const int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= t.row_factors + t.cols || !results->wanted) return;
@@ -213,7 +213,7 @@ __global__ void gather_tiles_kernel(float* mine, const float* results_of_tiles, 
 // of these tensors.
 template <Optimizer optimizer>
 __global__ void renew_kernel(float* factors, float* row_scales, const float* collected, int processes,
-                             const FactorTensor* tensors, FactorBucket bucket, float share,
+                             const FactorTensor* tensors, const __grid_constant__ FactorBucket bucket, float share,
                              const DeviceResults* results) {
     const int number = bucket.number[blockIdx.x];
     const FactorTensor t = tensors[number];

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""spills.py NVCC: compiles the CUDA kernels of dev/modern; exit 1 if one of them spills registers. Of attention's, with
+"""stacks.py NVCC: compiles the CUDA kernels of dev/modern; exit 1 if one of them has a stack. Of attention's, with
 heads that share keys, those that have no registers for it are named here."""
 import pathlib
 import sys
@@ -18,8 +18,8 @@ failed = False
 for arch, precision in (("80", "BF16"), ("90", "BF16"), ("90", "FP32")):
     kernels = compile_for(sys.argv[1], arch, precision, "dev/modern/test_modern.cu")[1]
     names = children.run(["c++filt"], text="\n".join(kernels))[0].splitlines()
-    spilling = [name for name, (_, _, stores, loads, _) in zip(names, kernels.values()) if stores + loads]
-    wrong = [name for name in spilling if not COLD.search(name) and EXPECTED not in name]
+    stacks = [name for name, (_, _, stack, _) in zip(names, kernels.values()) if stack]
+    wrong = [name for name in stacks if not COLD.search(name) and EXPECTED not in name]
     failed = failed or bool(wrong) or len(kernels) < 20
-    print(f"sm_{arch}, {precision}: {len(kernels)} kernels, {len(spilling)} spill, of which not known: {wrong}")
+    print(f"sm_{arch}, {precision}: {len(kernels)} kernels, {len(stacks)} have a stack, of which not known: {wrong}")
 sys.exit(failed)
