@@ -76,13 +76,13 @@ PER_CHIP = {
         ((1.0, 1.0, 0.95), f"{LUO}; long: assumed"), ((420, 466, 560), f"expected: {LUO}; others assumed"),
         ((1.0, 1.0, 0.95), f"1410 MHz under load ({CHEESE}); long: assumed")),
     "H100 SXM": per_chip(
-        ((0.803, 0.749, 0.66), f"short: the best of many shapes, 794 TFLOP/s ({MAMF}); expected: 6144 x 6144 x 6144 of "
-         "random numbers, 741, and 798 at 8192 (Handwritten H100 matmul kernels, github.com/pranjalssh); long: "
-         "assumed"),
+        ((0.83, 0.807, 0.749), "expected: 8192 x 8192 x 8192 of random numbers, 798 TFLOP/s, measured by "
+         "scripts/gpu_day.sh; long: 6144 x 6144 x 6144, 741 (Handwritten H100 matmul kernels, github.com/pranjalssh); "
+         "short: assumed"),
         ((0.667, 0.629, 0.60), f"expected: {LUO}; others assumed"),
         ((430, 479, 580), f"expected: {LUO}; others assumed"),
-        ((1.08, 1.0, 0.90), f"short: 1980 MHz, the highest clock; long: an H100 drops below its clock under load "
-         f"({CHEESE}), how far is assumed")),
+        ((1.0, 0.90, 0.85), "expected: 1650 MHz, to which its 700 W hold it during steps at B 64, measured by "
+         "scripts/gpu_day.sh; short: the clock of the peak; long: assumed")),
     "H200 SXM": per_chip(
         ((0.83, 0.811, 0.76), "expected: 8192 x 8192 x 8192 of random numbers, 802 TFLOP/s, measured by "
          "scripts/gpu_day.sh; others assumed"),
