@@ -27,8 +27,8 @@ ROWS = [
      "this trainer, bf16", "PyTorch .*, bf16"),
 ]
 # Of scripts/gpu_day.sh: what README calls it, the GPU, the shape there.
-GPU_ROWS = [("training step of GPT-2 124M, 64 x 1024 tokens, bf16", "NVIDIA H200", "d12 (64,1024)"),
-            ("training step of GPT-2 124M, 16 x 1024 tokens, bf16", "NVIDIA H200", "d12 (16,1024)")]
+GPU_ROWS = [(f"training step of GPT-2 124M, {B} x 1024 tokens, bf16", gpu, f"d12 ({B},1024)")
+            for gpu in ("NVIDIA H100 80GB HBM3", "NVIDIA H200") for B in (64, 16)]
 
 
 def block(text, name):
@@ -73,7 +73,7 @@ def speed_table(measured):
     days, threads = (sorted(set(column)) for column in list(zip(*rows))[1:])
     gpu_days = sorted({day for _, day in on_gpus})
     return "\n".join([f"Minima; CPUs with {' and '.join(threads)}, measured {', '.join(days)} by `make bench`; the "
-                      f"GPU, {', '.join(gpu_days)}, by", "`scripts/gpu_day.sh`.", "",
+                      f"GPUs, {' and '.join(gpu_days)}, by", "`scripts/gpu_day.sh`.", "",
                       "| | on | this trainer | PyTorch, its fastest mode | times ours |", "|---|---|---|---|---|",
                       *("| " + " | ".join(cells) + " |" for cells, *_ in [*on_gpus, *rows])])
 

@@ -3,7 +3,7 @@ import copy
 import re
 
 import held_out
-from chips import CHIPS
+from chips import CHIPS, measured_steps
 from step_launches import MODELS, plan_of, step_of
 from step_time import several_gpus, time_of
 
@@ -23,6 +23,13 @@ def as_chosen(args, chip):
     return with_flags(args, recompute=int(re.search(r"-r (\d)\*", plan)[1]), gelu_fusion=0)
 
 
+def measured(args, chip):
+    """Milliseconds of a step on one GPU, where scripts/gpu_day.sh has run on one."""
+    steps, _ = measured_steps(args.measured)
+    tokens_per_s = steps.get((chip.name, MODEL, B, ""))
+    return f"{1e3 * B * args.T / tokens_per_s:.1f}" if tokens_per_s else "nobody yet"
+
+
 def milliseconds(args, chip, codes):
     """Low, expected and high of a step on one GPU."""
     return [1e3 * s for s in time_of(args, chip, step_of(chip, codes, args, MODEL, B))]
@@ -40,18 +47,18 @@ def rows(args, codes):
         several = [1e3 * s for s in several_gpus(flags, chip, codes, MODEL, B, figure.tokens, figure.gpus)]
         shown = " | ".join(" / ".join(f"{ms:.1f}" for ms in three) for three in (one, several))
         chosen = f"`-r {flags.recompute} -ge {flags.gelu_fusion}`"
-        yield chip, one, f"| {chip.name} | {chosen} | {shown} | {figure.ms:.0f} | {figure.source} |"
+        cells = f"{chosen} | {measured(args, chip)} | {shown} | {figure.ms:.0f} | {figure.source}"
+        yield chip, one, f"| {chip.name} | {cells} |"
 
 
 PAGE = f"""### Beside llm.c
 
 A step of {NAME}, B {B}, T 1024, with no flag given but -b; the second column says what the trainer chooses then. The
-two columns after it are this trainer's, modelled here (low / expected / high ms): **nobody has measured them**; an
-H200, which has more bandwidth, takes what the tables above say. The last but one is llm.c's (ms), on 8 GPUs,
-**measured by its users**: the last says who.
+three columns after it are this trainer's in ms: measured on one GPU, modelled (low / expected / high) on one and on
+eight. The last but one is llm.c's (ms), on 8 GPUs, **measured by its users**: the last says who.
 
-| GPU | chosen | ours, one GPU, modelled | ours, 8 GPUs, 524,288 tokens, modelled | llm.c, these 8, measured | by whom |
-|---|---|---|---|---|---|"""
+| GPU | chosen | ours, one GPU, measured | one GPU, modelled | 8 GPUs, 524,288 tokens, modelled | llm.c, these 8, measured | by whom |
+|---|---|---|---|---|---|---|"""
 
 
 def lines(args, codes):

@@ -10,12 +10,14 @@ what else a model of time needs, with its sources.
 - PER_CHIP: what is assumed of each chip, as in assumptions.py. Loops of products are timed warp by warp at the expected
   speed of mma.sync; to move it moves their bound alone.
 """
+import json
 import pathlib
 import re
 
 from assumptions import CHEESE, EXPECTED, GENERAL, GRAPHS, HE, MAMF, Assumption
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+DAYS = sorted((ROOT / "dev/cuda/measured").glob("*.json"))  # of scripts/gpu_day.sh
 LUO = "Luo et al. 2024, arXiv:2402.13499"
 FLASH3 = "Shah et al. 2024, arXiv:2407.08608"
 BOOST = "hardwaretimes.com, RTX 4090 features a boost clock of over 2.8 GHz: rated 2.52"
@@ -111,3 +113,19 @@ CHIPS = [
     Chip("RTX 5090", "RTX 5090", "120", 170, 512, 96, 48, 100, 128, 2),
     Chip("B200", "B200", "100", 148, 8192, 126, 64, 228, 128, 64),
 ]
+
+
+def measured_steps(paths):
+    """(chip, model, B, flags) -> tokens per second; chip -> kernel -> ms. Of some of DAYS."""
+    steps, kernels = {}, {}
+    for path in paths:
+        day = json.loads(pathlib.Path(path).read_text())
+        chip = next((c.name for c in CHIPS if c.name.split()[-1 if "RTX" in c.name else 0] in day.get("gpu", "")), None)
+        for row in day.get("steps", []):
+            if row["who"].startswith("this trainer"):
+                steps[chip, row["model"], row["B"], row["who"].partition("bf16, ")[2]] = row["tokens_per_s"]
+        kernels[chip] = day.get("kernels", {})
+        for row in day.get("products", []):
+            name = "product " + row["product"].split(",")[0]
+            kernels[chip].setdefault(name, []).append(row["ms"])
+    return steps, kernels

@@ -38,7 +38,7 @@ import counters  # noqa: E402
 import held_out  # noqa: E402
 import step_graphs  # noqa: E402
 from assumptions import GENERAL, shown  # noqa: E402
-from chips import CHIPS, Machine  # noqa: E402
+from chips import CHIPS, DAYS, Machine, measured_steps  # noqa: E402
 from gpu_day_parts import ADAPTERS  # noqa: E402
 from kernel_work import Launch  # noqa: E402
 from readme import MEASURED, replace, write_between  # noqa: E402
@@ -116,22 +116,6 @@ def assumption_table(codes, args):
                 lines.append(f"| {'all; moved: H100' if a in GENERAL else chip.name} | {a.what} | "
                              f"{shown(a.values, a.unit)} | {1e3 * both[0]:+.1f} / {1e3 * both[1]:+.1f} | {a.source} |")
     return lines
-
-
-def measured_steps(paths):
-    """(chip, model, B, flags) -> tokens per second; chip -> kernel -> ms. Of the JSON of scripts/gpu_day.sh."""
-    steps, kernels = {}, {}
-    for path in paths:
-        day = json.loads(pathlib.Path(path).read_text())
-        chip = next((c.name for c in CHIPS if c.name.split()[-1 if "RTX" in c.name else 0] in day.get("gpu", "")), None)
-        for row in day.get("steps", []):
-            if row["who"].startswith("this trainer"):
-                steps[chip, row["model"], row["B"], row["who"].partition("bf16, ")[2]] = row["tokens_per_s"]
-        kernels[chip] = day.get("kernels", {})
-        for row in day.get("products", []):
-            name = "product " + row["product"].split(",")[0]
-            kernels[chip].setdefault(name, []).append(row["ms"])
-    return steps, kernels
 
 
 def scaling_row(chip, codes, args, model, gpus):
@@ -253,8 +237,8 @@ def parse():
     parser.add_argument("--gpus", type=lambda s: [int(g) for g in s.split(",")], help="a table for so many GPUs")
     parser.add_argument("--graphs", action="store_true", help="a table of what CUDA graphs save")
     parser.add_argument("--counts", metavar="FILE")
-    parser.add_argument("--measured", nargs="*", default=sorted((ROOT / "dev/cuda/measured").glob("*.json")),
-                        metavar="FILE", help="of scripts/gpu_day.sh; unless given, those in dev/cuda/measured")
+    parser.add_argument("--measured", nargs="*", default=DAYS, metavar="FILE",
+                        help="of scripts/gpu_day.sh; unless given, those in dev/cuda/measured")
     parser.add_argument("--write", action="store_true", help="put the tables into the pages, store the machine code")
     args = parser.parse_args()
     args.models = args.model.split(",")

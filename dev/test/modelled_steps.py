@@ -25,7 +25,7 @@ import step_time  # noqa: E402
 import warp_time  # noqa: E402
 from assumptions import EXPECTED, LONG, SHORT  # noqa: E402
 from cache_replay import Access, Tiles, replay  # noqa: E402
-from chips import CHIPS, Machine  # noqa: E402
+from chips import CHIPS, DAYS, Machine  # noqa: E402
 from kernel_time import cuts, product_seconds, waves  # noqa: E402
 from kernel_work import Launch, Shape, work_of  # noqa: E402
 
@@ -234,7 +234,7 @@ def steps_respect_the_roofline(program):
 class Arguments:
     """Those of step_model.py that held_out.py reads."""
     order, T, recompute, gelu_fusion, flags, counted = None, 1024, 0, 0, [], {}
-    data, chips = "dev/data/shakespeare_train.bin", CHIPS
+    data, chips, measured = "dev/data/shakespeare_train.bin", CHIPS, DAYS
 
     def __init__(self, program):
         self.program = program
