@@ -72,8 +72,8 @@ def speed_table(measured):
     on_gpus = [gpu_row(measured, *columns) for columns in GPU_ROWS]
     days, threads = (sorted(set(column)) for column in list(zip(*rows))[1:])
     gpu_days = sorted({day for _, day in on_gpus})
-    return "\n".join([f"Minima; CPUs with {' and '.join(threads)}, measured {', '.join(days)} by `make bench`; the "
-                      f"GPUs, {' and '.join(gpu_days)}, by", "`scripts/gpu_day.sh`.", "",
+    return "\n".join([f"Minima; CPUs with {' and '.join(threads)}, measured {', '.join(days)} by `make bench`; GPUs,",
+                      f"{' and '.join(gpu_days)}, by `scripts/gpu_day.sh`.", "",
                       "| | on | this trainer | PyTorch, its fastest mode | times ours |", "|---|---|---|---|---|",
                       *("| " + " | ".join(cells) + " |" for cells, *_ in [*on_gpus, *rows])])
 

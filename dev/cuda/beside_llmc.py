@@ -57,7 +57,7 @@ A step of {NAME}, B {B}, T 1024, with no flag given but -b; the second column sa
 three columns after it are this trainer's in ms: measured on one GPU, modelled (low / expected / high) on one and on
 eight. The last but one is llm.c's (ms), on 8 GPUs, **measured by its users**: the last says who.
 
-| GPU | chosen | ours, one GPU, measured | one GPU, modelled | 8 GPUs, 524,288 tokens, modelled | llm.c, these 8, measured | by whom |
+| GPU | chosen | one GPU, measured | modelled | 8 GPUs, 524,288 tokens, modelled | llm.c, these 8, measured | by whom |
 |---|---|---|---|---|---|---|"""
 
 

@@ -28,7 +28,7 @@ they come from. The range of a time is the root of the sum of the squares of the
 WGMMA_ROUND = 2048  # scores that a warp of our loop computes in a round
 FIGURE_5 = f"{FLASH3}, figure 5"
 
-CLOCK = "modelled at the clock of a step at B 64, measured; attention alone draws less power, and may run at a higher one"
+CLOCK = "modelled at the clock of a step at B 64; attention alone draws less power, and may run at a higher one"
 # who, T, TFLOP/s measured, rows and columns of a tile and warpgroups of a block (None: our kernel), why it is off
 Attention = collections.namedtuple("Attention", "who T measured tile why")
 ATTENTION = [

@@ -4,12 +4,12 @@ GPU is needed.
 
     make kernel-table          # WRITE=1 puts the table into dev/cuda/README.md
 
-Registers, static shared memory and a thread's stack are what ptxas reports when train_gpt2.cu is compiled. The compiler does not
-know threads per block and dynamic shared memory: they come from the launches of the tests in the simulator
-(CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's warps that fit at once (CUDA programming guide,
-technical specifications per compute capability). Instructions are those of the machine code, each counted once however
-often it runs, from the sizes of the code. Exits 1 if a hot kernel has a
-stack: spilled registers, or an array with an index that only the running thread knows.
+Registers, static shared memory and a thread's stack are what ptxas reports when train_gpt2.cu is compiled. The
+compiler does not know threads per block and dynamic shared memory: they come from the launches of the tests in the
+simulator (CUSIM_LAUNCHES). Occupancy is the share of the multiprocessor's warps that fit at once (CUDA programming
+guide, technical specifications per compute capability). Instructions are those of the machine code, each counted once
+however often it runs, from the sizes of the code. Exits 1 if a hot kernel has a stack: spilled registers, or an array
+with an index that only the running thread knows.
 """
 import pathlib
 import sys

@@ -1,5 +1,6 @@
-// Codes of weights (llmc/adapt/weight_codes.h) turned into bf16 numbers, as it is done before every product of a step
-// with --weights. Memory-bound: 1 byte of int8 or 0.52 of nf4 is read for 2 that are written.
+// Codes of weights (llmc/adapt/weight_codes.h) turned into bf16 numbers, as it is done before every
+// product of a step with --weights. Memory-bound: 1 byte of int8 or 0.52 of nf4 is read for 2 that
+// are written.
 #include "dev/cuda/bench_cuda.cuh"
 #include "llmc/cuda/weight_codes.cuh"
 #include <random>
@@ -22,8 +23,9 @@ __global__ void decode_element_kernel(bf16* out, CodeMatrix m) {
 struct Levels {
     float level[16];
 };
-// One thread per 8 bytes of codes. The levels are a parameter, of which a thread's number names an element: the
-// compiler copies all 16 to the stack of every thread. Row and column by a division of 64 bits.
+// One thread per 8 bytes of codes. The levels are a parameter, of which a thread's number names an
+// element: the compiler copies all 16 to the stack of every thread. Row and column by a division of
+// 64 bits.
 template <WeightFormat format>
 __global__ void __launch_bounds__(WEIGHT_CODE_THREADS) decode_stack_kernel(bf16* out, CodeMatrix m, Levels given) {
     __shared__ float levels[16];
@@ -92,10 +94,9 @@ static void decode_bench(const Shape& shape) {
         for (int64_t row = 0; row < rows; row++)
             for (int64_t c = 0; c < C; c++) {
                 const int half = host.codes(row)[c / CODE_GROUP * 32 + c % 32];
-                out[row * C + c] = format == WEIGHTS_INT8
-                                       ? (float)(int8_t)host.codes(row)[c] * *host.scales(row)
-                                       : NF4_LEVELS[c % CODE_GROUP < 32 ? half & 15 : half >> 4] *
-                                             host.nf4_scale(row, c / NF4_BLOCK);
+                out[row * C + c] = format == WEIGHTS_INT8 ? (float)(int8_t)host.codes(row)[c] * *host.scales(row)
+                                                          : NF4_LEVELS[c % CODE_GROUP < 32 ? half & 15 : half >> 4] *
+                                                                host.nf4_scale(row, c / NF4_BLOCK);
             }
     });
     auto element = [=] {

@@ -6,8 +6,8 @@
 // numbers just before: that moves the matrix once more, which is little beside a product of many
 // rows.
 //
-// The levels of nf4 are looked up in shared memory: 16, in as many banks, so that lanes with different
-// codes are served at once.
+// The levels of nf4 are looked up in shared memory: 16, in as many banks, so that lanes with
+// different codes are served at once.
 #pragma once
 #include "llmc/adapt/weight_codes.h"
 #include "llmc/cuda/matmul.cuh"
@@ -15,9 +15,9 @@
 constexpr int WEIGHT_CODE_THREADS = 256;
 constexpr int CODE_RUN = 8;  // weights whose codes are in 8 bytes; of 4-bit codes twice as many
 
-// Of nf4 the levels, and the values of its scales' codes. In memory of the GPU, not a parameter: where
-// a thread's number names an element of a parameter, the compiler copies all of it to the stack of
-// every thread, which is more than a thread writes here.
+// Of nf4 the levels, and the values of its scales' codes. In memory of the GPU, not a parameter:
+// where a thread's number names an element of a parameter, the compiler copies all of it to the
+// stack of every thread, which is more than a thread writes here.
 struct Nf4Tables {
     float level[16], scale[256];
 };
@@ -93,8 +93,7 @@ __device__ inline void store_run(floatX* out, const float (&x)[CODE_RUN], const 
 
 // out (m.rows, m.C) = the numbers that m stands for. One thread per piece.
 template <WeightFormat format, class floatX>
-__global__ void __launch_bounds__(WEIGHT_CODE_THREADS)
-    decode_weights_kernel(floatX* out, CodeMatrix m) {
+__global__ void __launch_bounds__(WEIGHT_CODE_THREADS) decode_weights_kernel(floatX* out, CodeMatrix m) {
     __shared__ float levels[16];
     CodeReader<format>::fill(levels);
     const CodeReader<format> codes{m, levels};
