@@ -58,17 +58,19 @@ $make data
 expect "shards made again" "$(ls dev/data | grep -c 'shakespeare_.*bin')" 2
 $make -n NVCC="$copy/compiler" CUDA_INCLUDE=/headers CUDA_LIB=/libraries train_gpt2cu > commands
 expect "nvcc is told the folders" "$(grep -c -e ' -I/headers .* -L/libraries -lcublasLt' commands)" 1
-# What the first minutes on a GPU run: both precisions and every ladder, built for the same GPU, and a note of it.
+# What the first minutes on a GPU run: every precision, models after GPT-2 and every ladder, built for the same GPU, and
+# a note of it.
 printf '#!/bin/sh\n[ "$1" = --version ] && echo "release 13.1, V13.1.80" || exec %s/compiler "$@"\n' "$copy" > nvcc
 chmod +x nvcc
 $make NVCC="$copy/nvcc" GPU_ARCH=90a gpu_day_programs > /dev/null
 ladders=$(ls dev/cuda/*.cu | sed 's:.*/::; s:\.cu$::' | grep -v all_reduce)
 programs=$(for format in BF16 FP32 FP16; do echo $format/train_gpt2cu $format/test_gpt2cu; done)
+programs="$programs BF16/test_modern_cuda FP32/test_modern_cuda"
 for program in $programs $(echo "$ladders" | sed 's:^:cuda/:'); do
     [ -s "build/gpu_day/$program" ] || { echo "gpu_day_programs builds no $program"; exit 1; }
 done
-expect "what was built for sm_90a" "$(compiled 'code=sm_90a .*-o build/gpu_day/')" $((6 + $(echo "$ladders" | wc -l)))
-expect "packed by nvcc 13" "$(compiled '-compress-mode=size .*-o build/gpu_day/')" $((6 + $(echo "$ladders" | wc -l)))
+expect "what was built for sm_90a" "$(compiled 'code=sm_90a .*-o build/gpu_day/')" $((8 + $(echo "$ladders" | wc -l)))
+expect "packed by nvcc 13" "$(compiled '-compress-mode=size .*-o build/gpu_day/')" $((8 + $(echo "$ladders" | wc -l)))
 expect "the note" "$(cat build/gpu_day/built.json)" '{"cuda": "13.1", "archs": "90a"}'
 [ -e build/gpu_day/shakespeare_train.bin ] && [ ! -e build/gpu_day/objects ] || { echo "what goes along"; exit 1; }
 # nvcc knows no -Wl and no -pthread: what MPI's compiler links with is said in nvcc's words.
