@@ -67,13 +67,17 @@ struct Peak {
     bool steady;
 };
 
+// How long to wait for a steady peak. Where a peak is known, one round tells whether it is larger.
+constexpr double PATIENCE_SECONDS = 0.3, ONE_ROUND = 0;
+
 // The peak of device.threads threads, each of which runs f(), `flops` FLOPs.
 template <class F>
-inline Peak measure_peak(double flops, F f) {
-    constexpr double ROUND_SECONDS = 0.01, MOST_SECONDS = 0.3, SAME = 0.03;
+inline Peak measure_peak(double flops, double patience_s, F f) {
+    constexpr double ROUND_SECONDS = 0.01, SAME = 0.03;
     const double begin = now_seconds();
     Peak peak{0, false};
-    for (double before = 0; !peak.steady && now_seconds() - begin < MOST_SECONDS;) {
+    double before = 0;
+    do {
         double best = 0;
         for (const double start = now_seconds(); now_seconds() - start < ROUND_SECONDS;) {
             const double run = now_seconds();
@@ -82,35 +86,37 @@ inline Peak measure_peak(double flops, F f) {
         }
         peak = {std::max(peak.flops_s, best), std::fabs(best - before) <= SAME * best};
         before = best;
-    }
+    } while (!peak.steady && now_seconds() - begin < patience_s);
     return peak;
 }
-inline Peak measure_peak_fp32() {
-    return measure_peak(2.0 * VEC_FLOATS * PEAK_CHAINS * PEAK_ROUNDS, [] {
+inline Peak measure_peak_fp32(double patience_s) {
+    return measure_peak(2.0 * VEC_FLOATS * PEAK_CHAINS * PEAK_ROUNDS, patience_s, [] {
         volatile float keep = fma_chains(std::make_index_sequence<PEAK_CHAINS>());
         (void)keep;
     });
 }
 // The peak in bf16 on device.unit. Without a matrix unit, bf16 is multiplied by the fp32 units.
-inline Peak measure_peak_bf16() {
+inline Peak measure_peak_bf16(double patience_s) {
 #ifdef __x86_64__
     if (device.unit == UNIT_AMX)
-        return measure_peak(4.0 * 2 * TILE_ROWS * TILE_COLS * TILE_K * PEAK_ROUNDS, amx_chains);
-    if (device.unit == UNIT_AVX512_BF16) return measure_peak(64.0 * PEAK_CHAINS * PEAK_ROUNDS, avx512_chains);
+        return measure_peak(4.0 * 2 * TILE_ROWS * TILE_COLS * TILE_K * PEAK_ROUNDS, patience_s, amx_chains);
+    if (device.unit == UNIT_AVX512_BF16)
+        return measure_peak(64.0 * PEAK_CHAINS * PEAK_ROUNDS, patience_s, avx512_chains);
 #endif
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
-    if (device.unit == UNIT_NEON_BF16) return measure_peak(16.0 * PEAK_CHAINS * PEAK_ROUNDS, neon_chains);
+    if (device.unit == UNIT_NEON_BF16)
+        return measure_peak(16.0 * PEAK_CHAINS * PEAK_ROUNDS, patience_s, neon_chains);
 #endif
-    return measure_peak_fp32();
+    return measure_peak_fp32(patience_s);
 }
 
 // Bytes per second, read plus written, while arrays larger than the caches are copied or updated in
-// place, whichever is faster.
-inline double measure_memory_peak() {
+// place, in turns, whichever is faster.
+inline double measure_memory_peak(int runs = 8) {
     const int64_t elems = 64 << 20;
     float *from = (float*)map_memory(elems * 4), *to = (float*)map_memory(elems * 4);
     double best = 0;
-    for (int run = 0; run < 8; run++) {
+    for (int run = 0; run < runs; run++) {
         const double begin = now_seconds();
         parallel_ranges(elems, 1 << 18, [&](int64_t first, int64_t end) {
             if (run % 2) memcpy(to + first, from + first, (end - first) * sizeof(float));

@@ -10,7 +10,7 @@
 
 inline std::string peak_file() { return kept_file("peaks"); }
 
-// The FLOP/s kept under `key`; 0 if there are none.
+// The FLOP/s kept under `key`; 0 if there are none, or no file.
 inline double kept_peak(const std::string& path, const std::string& key) {
     const double peak = atof(kept_value(path, key).c_str());
     return std::isfinite(peak) && peak > 0 && peak < 1e18 ? peak : 0;
@@ -26,18 +26,21 @@ inline std::string peak_key(const char* what) {
 
 // The larger of the peak kept under `key` and the one measured now, which is kept in its place.
 inline double best_peak(const std::string& path, const std::string& key, double now) {
-    const double kept = path.empty() ? 0 : kept_peak(path, key);
+    const double kept = kept_peak(path, key);
     if (now > kept && !path.empty()) keep_peak(path, key, now);
     return std::max(kept, now);
 }
 inline std::string flops_key(bool in_bf16) { return peak_key(in_bf16 ? MATRIX_UNIT_NAMES[device.unit] : "fp32"); }
-inline Peak measure_flops(bool in_bf16) { return in_bf16 ? measure_peak_bf16() : measure_peak_fp32(); }
+inline Peak measure_flops(bool in_bf16, bool known) {
+    const double patience_s = known ? ONE_ROUND : PATIENCE_SECONDS;
+    return in_bf16 ? measure_peak_bf16(patience_s) : measure_peak_fp32(patience_s);
+}
 // The machine's peak FLOP/s; 0 if none is kept and the machine is too busy for a measurement.
 inline double find_peak(bool in_bf16, const std::string& path = peak_file()) {
     const std::string key = flops_key(in_bf16);
-    const Peak now = measure_flops(in_bf16);
-    const bool none_kept = path.empty() || kept_peak(path, key) == 0;
-    return none_kept && !now.steady ? 0 : best_peak(path, key, now.flops_s);
+    const bool known = kept_peak(path, key) > 0;
+    const Peak now = measure_flops(in_bf16, known);
+    return known || now.steady ? best_peak(path, key, now.flops_s) : 0;
 }
 // The peak as the best of several measurements, even if the machine is busy, and the least of them.
 struct PeakRange {
@@ -46,10 +49,11 @@ struct PeakRange {
 inline PeakRange find_peak_range(bool in_bf16, const std::string& path = peak_file()) {
     constexpr int MEASUREMENTS = 5;
     const std::string key = flops_key(in_bf16);
-    PeakRange range{path.empty() ? 0 : kept_peak(path, key), INFINITY};
-    bool steady = range.most > 0;
+    PeakRange range{kept_peak(path, key), INFINITY};
+    const bool known = range.most > 0;
+    bool steady = known;
     for (int i = 0; i < MEASUREMENTS; i++) {
-        const Peak now = measure_flops(in_bf16);
+        const Peak now = measure_flops(in_bf16, known);
         steady = steady || now.steady;
         range = {std::max(range.most, now.flops_s), std::min(range.least, now.flops_s)};
     }
@@ -58,7 +62,8 @@ inline PeakRange find_peak_range(bool in_bf16, const std::string& path = peak_fi
 // The peak bytes per second of the memory. The measurement takes 512 MiB. To be called before the
 // memory of a run is touched: those bytes do not count as the most that the run has taken.
 inline double find_memory_peak(const std::string& path = peak_file()) {
-    const double now = measure_memory_peak();
+    const std::string key = peak_key("memory");
+    const double now = measure_memory_peak(kept_peak(path, key) > 0 ? 3 : 8);  // the first one touches the pages
     forget_most_resident();
-    return best_peak(path, peak_key("memory"), now);
+    return best_peak(path, key, now);
 }
