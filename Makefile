@@ -66,7 +66,7 @@ FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
 compile = $(TIMED) $(CXX) $(CXXFLAGS) $(1) $(OWN_FLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
 # Compiled once, whatever the trainer changes: services of a run and kernels. -Og: for what waits for files and kernels.
-CONTROL = $(if $(DEBUG)$(filter reference,$(KERNELS)),,-Og)
+CONTROL = $(if $(DEBUG)$(filter reference,$(KERNELS)),,$(if $(SANITIZE),-O0,-Og))
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 $(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE); $(call once,$(CONTROL))
 $(B)/compiled_once.o: llmc/cpu/compiled_once.cpp $(FLAGS_FILE); $(call once)
