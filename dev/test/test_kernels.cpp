@@ -763,8 +763,8 @@ static void rounding_up() {
     EXPECT(round_up((int64_t)1 << 40, 3) == ((int64_t)1 << 40) + 2);
 }
 
-// Sizes that take longest are left out: "small" in emulators and under ThreadSanitizer, "medium" under
-// AddressSanitizer. There each access to memory of the naive loops is a call.
+// Sizes that take longest are left out: "small" in emulators and under ThreadSanitizer, "medium"
+// under AddressSanitizer. There each access to memory of the naive loops is a call.
 static std::string sizes = "all";
 static bool is_long(int rows, int C, int OC) { return sizes != "all" && (int64_t)rows * C * OC > 8000000; }
 static bool left_out(const Shape& s) {

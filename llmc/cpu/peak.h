@@ -104,8 +104,7 @@ inline Peak measure_peak_bf16(double patience_s) {
         return measure_peak(64.0 * PEAK_CHAINS * PEAK_ROUNDS, patience_s, avx512_chains);
 #endif
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
-    if (device.unit == UNIT_NEON_BF16)
-        return measure_peak(16.0 * PEAK_CHAINS * PEAK_ROUNDS, patience_s, neon_chains);
+    if (device.unit == UNIT_NEON_BF16) return measure_peak(16.0 * PEAK_CHAINS * PEAK_ROUNDS, patience_s, neon_chains);
 #endif
     return measure_peak_fp32(patience_s);
 }
