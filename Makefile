@@ -11,6 +11,10 @@
 #   GPU_ARCH=          for nvcc: native, or a list such as "80 90a"; not given: native, without a GPU 80, 90a, 100, PTX
 #   CUDA_INCLUDE= CUDA_LIB=  folders of headers and libraries for nvcc, if it does not find them itself
 # Changing one of these, or a compiler, rebuilds. `make test` runs JOBS (cores + 2) compilers and tests at a time.
+# What only builds does so on all cores, with -j1 on one.
+ifeq ($(MAKELEVEL)$(filter-out all train_gpt2_cpu tokenize talk train_gpt2cu quickstart,$(or $(MAKECMDGOALS),all)),0)
+MAKEFLAGS += -j$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
+endif
 
 CXX      ?= g++
 comma    := ,
@@ -29,22 +33,15 @@ PRECISION ?= BF16
 # -Wno-psabi      no note about how wide vectors are passed between functions; all of ours are inlined
 MARCH    := $(if $(filter nativearm% nativeaarch%,$(ARCH)$(shell uname -m)),-mcpu,-march)=$(ARCH)
 CXXFLAGS = -std=c++17 -O3 $(MARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -pthread -I.
-ifeq ($(filter BF16 FP16 FP32,$(PRECISION)),)
-$(error PRECISION=$(PRECISION) is unknown; BF16, FP16 and FP32 are accepted)
-endif
+one_of = $(if $(filter-out $(2),$(or $($(1)),nothing)),$(error $(1)=$($(1)) is unknown; accepted: $(2)))
+$(call one_of,PRECISION,BF16 FP16 FP32)$(call one_of,KERNELS,fast reference)
+$(call one_of,SANITIZE,address thread nothing)
 SANITIZE_thread  = -fsanitize=thread
 # Without three checks that take a third of the compiler's time; what they find, AddressSanitizer finds when it is used.
 SANITIZE_address = -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow \
                    -fno-sanitize-recover=all
 CXXFLAGS += $(if $(DEBUG),-O0 -g) $(if $(SANITIZE),-g1 -Og -fno-omit-frame-pointer $(SANITIZE_$(SANITIZE)))
-ifeq ($(KERNELS),reference)
-CXXFLAGS += -DKERNELS_REFERENCE
-else ifneq ($(KERNELS),fast)
-$(error KERNELS=$(KERNELS) is unknown; fast and reference are accepted)
-endif
-ifneq ($(filter-out address thread,$(SANITIZE)),)
-$(error SANITIZE=$(SANITIZE) is unknown; address, thread and nothing are accepted)
-endif
+CXXFLAGS += $(if $(filter reference,$(KERNELS)),-DKERNELS_REFERENCE)
 
 # yes if a program compiles and links, unless the variable says no: $(call found,VARIABLE,header,call,flags).
 found = $(if $(filter no,$($(1))),,$(shell mkdir -p $(B); \
@@ -80,7 +77,7 @@ help:                                 ## this list
 
 # A program is built beside the objects of its kind of build and copied here, so that one kind leaves the others' alone.
 copy = $(if $(filter command,$(origin B)),,@cmp -s $(1) $@ || { cp $(1) $@.new && mv $@.new $@; })
-train_gpt2_cpu: $(B)/train_gpt2_cpu FORCE      ## the CPU trainer; one core compiles it in 20 s, after a change in 2 s
+train_gpt2_cpu: $(B)/train_gpt2_cpu FORCE      ## the CPU trainer
 	$(call copy,$<)
 tokenize: $(B)/tokenize FORCE                  ## text to tokens and back
 	$(call copy,$<)

@@ -2,15 +2,15 @@
 """How long make compiles: all from nothing, and again after a change of one file.
 
     dev/compile_times.py [TARGET...]    prints the table, of these targets or of all
-    dev/compile_times.py --write        all of it into dev/MEASURED.md, and two figures into what `make help` prints
+    dev/compile_times.py --write        all of it into dev/MEASURED.md
 
-Times are user and system seconds of make and all that it starts, one program after the other, the least of two rounds,
-without what make takes to find that nothing is to do; memory is that of the largest process. What is built goes to
+Times are user and system seconds of make and all that it starts, one program after the other (-j1), the least of two
+rounds, without what make takes to find that nothing is to do; memory is that of the largest process. How long one waits
+for all of it is measured once, as make does it, on all cores. What is built goes to
 build/compile_times, and no file is touched: make -W takes one as changed. What the programs of the tests take, `make
 test` says itself.
 """
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +20,7 @@ from pathlib import Path
 if __name__ == "__main__" and "--help" in sys.argv:
     sys.exit(print(__doc__))
 
-from readme import MEASURED, replace, this_cpu, write_of_machine
+from readme import MEASURED, this_cpu, write_of_machine
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGETS = {"train_gpt2_cpu": ["train_gpt2_cpu.cpp", "llmc/cpu/gelu.h"],  # its own file, and a kernel of it
@@ -29,9 +29,9 @@ SHARED = ["llmc/base/check.h", "llmc/run/evaluate.h"]
 BUILD = "build/compile_times"
 
 
-def made(target, changed=None):
+def made(target, changed=None, jobs=("-j1",)):
     """Seconds and bytes of memory that make takes for a target, with one file changed since the last time."""
-    command = ["make", "-s", f"B={BUILD}", *(["-W", changed] if changed else []), target]
+    command = ["make", "-s", *jobs, f"B={BUILD}", *(["-W", changed] if changed else []), target]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -49,23 +49,19 @@ def measure(target):
         from_nothing = made(target)
         idle, _ = made(target)
         rounds.append([from_nothing, *(made(target, file) for file in changes)])
+    shutil.rmtree(ROOT / BUILD)
+    begin = time.time()
+    made(target, jobs=())
+    waited = time.time() - begin
     measured = [min(pair) for pair in zip(*rounds)]
-    return {name: (max(0, seconds - idle) if seconds > 1.5 * idle else 0, memory)
-            for name, (seconds, memory) in zip(["", *(Path(file).name for file in changes)], measured)}
+    return waited, {name: (max(0, seconds - idle) if seconds > 1.5 * idle else 0, memory)
+                    for name, (seconds, memory) in zip(["", *(Path(file).name for file in changes)], measured)}
 
 
-def row(target, measured):
-    cells = [(f"`{name}`: " if name else "") + (f"{seconds:.1f} s, {memory / 1e9:.1f} GB" if seconds else "nothing")
+def row(target, waited, measured):
+    cells = [f"{waited:.1f} s"] + [(f"`{name}`: " if name else "") + (f"{seconds:.1f} s, {memory / 1e9:.1f} GB" if seconds else "nothing")
              for name, (seconds, memory) in measured.items()]
     return f"| {target} | {' | '.join(cells)} |"
-
-
-def write_into_help(trainer):
-    """Figures of the CPU trainer in the text that `make help` prints."""
-    own = Path(TARGETS["train_gpt2_cpu"][0]).name
-    text = f"the CPU trainer; one core compiles it in {trainer[''][0]:.0f} s, after a change in {trainer[own][0]:.0f} s"
-    makefile = (ROOT / "Makefile").read_text()
-    replace(ROOT / "Makefile", re.sub(r"(?<=## )the CPU trainer.*", text, makefile))
 
 
 def main():
@@ -78,12 +74,12 @@ def main():
     kind, cpu = this_cpu()
     where = f"{cpu} with {compiler.stdout.splitlines()[0]}"
     text = "\n".join([f"Measured {time.strftime('%Y-%m-%d')} on {where} by `dev/compile_times.py --write`.", "",
-                      "| target | from nothing | its file | a header of base | a kernel | a service |",
-                      "|---|---|---|---|---|---|", *(row(*item) for item in measured.items())])
+                      f"| target | one waits, on {os.cpu_count()} cores | from nothing | its file | a header of base "
+                      "| a kernel | a service |", "|---|---|---|---|---|---|---|",
+                      *(row(target, *of) for target, of in measured.items())])
     if not write:
         return print(text)
     write_of_machine(ROOT / MEASURED, "compile times", kind, text)
-    write_into_help(measured["train_gpt2_cpu"])
 
 
 if __name__ == "__main__":
