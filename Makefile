@@ -12,7 +12,8 @@
 #   CUDA_INCLUDE= CUDA_LIB=  folders of headers and libraries for nvcc, if it does not find them itself
 # Changing one of these, or a compiler, rebuilds. `make test` runs JOBS (cores + 2) compilers and tests at a time.
 # What only builds does so on all cores, with -j1 on one.
-ifeq ($(MAKELEVEL)$(filter-out all train_gpt2_cpu tokenize talk train_gpt2cu quickstart,$(or $(MAKECMDGOALS),all)),0)
+BUILDS := all train_gpt2_cpu train_gpt2cu train_gpt2sim tokenize talk quickstart
+ifeq ($(MAKELEVEL)$(filter-out $(BUILDS),$(or $(MAKECMDGOALS),all)),0)
 MAKEFLAGS += -j$(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 1)
 endif
 

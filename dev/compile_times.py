@@ -59,9 +59,9 @@ def measure(target):
 
 
 def row(target, waited, measured):
-    cells = [f"{waited:.1f} s"] + [(f"`{name}`: " if name else "") + (f"{seconds:.1f} s, {memory / 1e9:.1f} GB" if seconds else "nothing")
+    cells = [(f"`{name}`: " if name else "") + (f"{seconds:.1f} s, {memory / 1e9:.1f} GB" if seconds else "nothing")
              for name, (seconds, memory) in measured.items()]
-    return f"| {target} | {' | '.join(cells)} |"
+    return f"| {target} | {waited:.1f} s | {' | '.join(cells)} |"
 
 
 def main():
