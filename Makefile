@@ -36,7 +36,7 @@ MARCH    := $(if $(filter nativearm% nativeaarch%,$(ARCH)$(shell uname -m)),-mcp
 CXXFLAGS = -std=c++17 -O3 $(MARCH) -ffp-contract=fast -fno-math-errno -Wall -Wextra -Wno-psabi -pthread -I.
 one_of = $(if $(filter-out $(2),$(or $($(1)),nothing)),$(error $(1)=$($(1)) is unknown; accepted: $(2)))
 $(call one_of,PRECISION,BF16 FP16 FP32)$(call one_of,KERNELS,fast reference)
-$(call one_of,SANITIZE,address thread nothing)
+$(if $(SANITIZE),$(call one_of,SANITIZE,address thread))
 SANITIZE_thread  = -fsanitize=thread
 # Without three checks that take a third of the compiler's time; what they find, AddressSanitizer finds when it is used.
 SANITIZE_address = -fsanitize=address,undefined -fno-sanitize=null,object-size,pointer-overflow \
@@ -63,7 +63,8 @@ FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
 # One source file to one program. TIMED, from the environment, runs the compiler (dev/test/timed.sh).
 compile = $(TIMED) $(CXX) $(CXXFLAGS) $(1) $(OWN_FLAGS) -MMD -MP -MF $@.d -MT $@ $< $(filter %.o,$^) -o $@ $(LDLIBS)
-# Compiled once, whatever the trainer changes: services of a run and kernels. -Og: for what waits for files and kernels.
+# Compiled once, whatever the trainer changes: services of a run and kernels. -Og: for what waits for files and kernels;
+# -O0 with sanitizers, whose checks take as long to optimize as to compile.
 CONTROL = $(if $(DEBUG)$(filter reference,$(KERNELS)),,$(if $(SANITIZE),-O0,-Og))
 once = $(TIMED) $(CXX) $(CXXFLAGS) $(1) -MMD -MP -MF $@.d -MT $@ -c $< -o $@
 $(B)/services.o: llmc/run/services.cpp $(FLAGS_FILE); $(call once,$(CONTROL))

@@ -30,11 +30,10 @@ def main():
         os.environ["EXERCISE_MY"] = folder
         sys.path.insert(0, str(ROOT / "dev/course/exercises"))
         import exercise  # which reads EXERCISE_MY
-        import mine
         known = exercise.all_exercises()
-        parts = {*mine.places(known), *mine.kernels(known)}
-        others = [e for e in known if e not in parts]
-        exercises = [*parts, *(others if "--all" in sys.argv else others[::4])]
+        needed = [*exercise.mine.places(known), *exercise.mine.kernels(known)]
+        others = [e for e in known if e not in needed]
+        exercises = needed + (others if "--all" in sys.argv else others[::4])
         for e in exercises:
             e.my.write_text(e.sections["solution"])
         _, grades = said_by(make, "grade")  # judges them all
@@ -44,10 +43,10 @@ def main():
         failed = [f"{e.name} is not passed by its solution" for e in exercises if not results[e.name]["passed"]]
         if f"{len(exercises)} of {len(known)} done." not in grades:
             failed.append(f"make grade says:\n{grades}")
-        status, said = said_by(make, "mine")
-        if status or not all(re.search(rf"^(\d+) of \1 {parts} are yours", said, re.M)
+        status, mine = said_by(make, "mine")
+        if status or not all(re.search(rf"^(\d+) of \1 {parts} are yours", mine, re.M)
                              for parts in ("parts of lesson zero", "kernels of a CUDA training step")):
-            failed.append(f"make mine says:\n{said}")
+            failed.append(f"make mine says:\n{mine}")
     print("\n".join(failed))
     sys.exit(bool(failed))
 

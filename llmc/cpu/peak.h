@@ -110,8 +110,10 @@ inline Peak measure_peak_bf16(double patience_s) {
 }
 
 // Bytes per second, read plus written, while arrays larger than the caches are copied or updated in
-// place, in turns, whichever is faster.
-inline double measure_memory_peak(int runs = 8) {
+// place, in turns, whichever is faster. Where a peak is known, three runs tell whether it is
+// larger, of which the first touches the pages.
+inline double measure_memory_peak(bool known = false) {
+    const int runs = known ? 3 : 8;
     const int64_t elems = 64 << 20;
     float *from = (float*)map_memory(elems * 4), *to = (float*)map_memory(elems * 4);
     double best = 0;

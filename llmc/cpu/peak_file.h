@@ -63,7 +63,7 @@ inline PeakRange find_peak_range(bool in_bf16, const std::string& path = peak_fi
 // memory of a run is touched: those bytes do not count as the most that the run has taken.
 inline double find_memory_peak(const std::string& path = peak_file()) {
     const std::string key = peak_key("memory");
-    const double now = measure_memory_peak(kept_peak(path, key) > 0 ? 3 : 8);  // the first one touches the pages
+    const double now = measure_memory_peak(kept_peak(path, key) > 0);
     forget_most_resident();
     return best_peak(path, key, now);
 }
