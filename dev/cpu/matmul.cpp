@@ -115,8 +115,8 @@ BENCH("matmul_forward", dims("rows", "C", "OC"), shapes({{256, 768, 3072}, {1024
     variant("shipped", "blocks of the result are split among the threads", packed);
     bytes(2.0 * (inp_elems + weight_elems + out_elems));
     variant("bf16-portable",
-            "bf16 without a unit for it: half the bytes, but each pair is widened by a shift and a mask before it is "
-            "multiplied",
+            "bf16 without a unit for it: half the bytes, but each pair of the weight is widened by a shift and a mask "
+            "for 16 rows of inp, which are widened once for all columns",
             without_unit, IN_BF16);
     variant("bf16-shipped",
             "pairs of bf16 on the matrix unit: one instruction of AMX multiplies 16 x 32 by 32 x 16, one of "

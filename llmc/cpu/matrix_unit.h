@@ -8,7 +8,8 @@
 //                   products of each pair to one fp32 sum: 64 FLOPs, once or twice per cycle.
 //     NEON BF16     bfdot does the same for 4 pairs of B and one pair of A: 16 FLOPs, up to four times per cycle (Arm
 //                   Architecture Reference Manual, FEAT_BF16).
-//     portable      Both values of each pair are widened to fp32, with a shift and a mask; then two multiply-adds.
+//     portable      Both values of each pair of B are widened to fp32, with a shift and a mask, for 16 rows of A at a
+//                   time, which are widened before; then two multiply-adds. That costs a sixteenth of their time.
 //
 // All take the same operands: A as rows, contiguous along k, in strips of 16 rows; B in the tiles
 // of pack.h.
@@ -42,27 +43,28 @@ struct TileProduct {
     int64_t next_stride = 0, next_rows = 0;
 };
 
-// The two values of each pair, as fp32.
-VEC_INLINE void widen_pairs(vfloat& first, vfloat& second, vuint pairs) {
-    first = (vfloat)(pairs << 16), second = (vfloat)(pairs & 0xFFFF0000u);
-}
-// ROWS rows of A times one column of tiles. The accumulators take ROWS * 16 floats.
+// Rows of A, widened once for all columns: so many that their sums with 16 columns, of PARTS
+// vectors each, leave a few registers free, and so much of k that they stay in the first-level
+// cache.
+constexpr int PARTS = TILE_COLS / VEC_FLOATS, WIDE_ROWS = (VEC_REGISTERS == 32 ? 16 : 12) / PARTS;
+constexpr int64_t WIDE_TILES = 8;
+typedef float WideRows[WIDE_ROWS][WIDE_TILES * TILE_K];
+
+// ROWS widened rows of A, the first number `row`, times one column of tiles.
 template <int ROWS>
-inline void multiply_rows_portable(const TileProduct& t, int64_t row, int64_t column) {
-    constexpr int PARTS = TILE_COLS / VEC_FLOATS;
+inline void multiply_wide_rows(const TileProduct& t, const WideRows& a, int64_t row, int64_t column) {
     vfloat acc[ROWS][PARTS] = {};
-    const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
-    for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p++, a += 2, b += 2 * TILE_COLS) {
-        vfloat even[PARTS], odd[PARTS];
-        for (int j = 0; j < PARTS; j++) widen_pairs(even[j], odd[j], (vuint)load((const float*)b + j * VEC_FLOATS));
+    const bf16* b = t.B + column * t.b_stride;
+    for (int64_t k = 0; k < t.k_tiles * TILE_K; k += 2, b += 2 * TILE_COLS) {
+        const auto add_products = [&](int64_t k, auto widen) {
+            vfloat values[PARTS];
+            for (int j = 0; j < PARTS; j++) values[j] = widen((vuint)load((const float*)b + j * VEC_FLOATS));
 #pragma GCC unroll 16
-        for (int i = 0; i < ROWS; i++) {
-            float pair;  // bits of both values: as a float it is broadcast from memory by one instruction
-            memcpy(&pair, a + i * t.a_stride, 4);
-            vfloat first, second;
-            widen_pairs(first, second, (vuint)broadcast(pair));
-            for (int j = 0; j < PARTS; j++) acc[i][j] = acc[i][j] + second * odd[j] + first * even[j];
-        }
+            for (int i = 0; i < ROWS; i++)
+                for (int j = 0; j < PARTS; j++) acc[i][j] += broadcast(a[i][k]) * values[j];
+        };
+        add_products(k + 1, [](vuint pairs) { return (vfloat)(pairs & 0xFFFF0000u); });
+        add_products(k, [](vuint pairs) { return (vfloat)(pairs << 16); });
     }
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < PARTS; j++) {
@@ -70,10 +72,21 @@ inline void multiply_rows_portable(const TileProduct& t, int64_t row, int64_t co
             store(c, t.add ? load(c) + acc[i][j] : acc[i][j]);
         }
 }
-inline void multiply_portable(const TileProduct& t) {
-    constexpr int ROWS = VEC_REGISTERS * VEC_FLOATS / TILE_COLS >= 32 ? 16 : 4;
-    for (int64_t row = 0; row < t.strips * TILE_ROWS; row += ROWS)
-        for (int64_t column = 0; column < t.columns; column++) multiply_rows_portable<ROWS>(t, row, column);
+inline void multiply_portable(const TileProduct& whole) {
+    constexpr int REST = TILE_ROWS % WIDE_ROWS > 0 ? TILE_ROWS % WIDE_ROWS : WIDE_ROWS;  // the last rows of a strip
+    alignas(64) WideRows a;
+    for (int64_t k = 0; k < whole.k_tiles; k += WIDE_TILES) {
+        TileProduct t = whole;
+        t.A += k * TILE_K, t.B += k * TILE_ELEMS;
+        t.k_tiles = std::min(WIDE_TILES, whole.k_tiles - k), t.add = whole.add || k > 0;
+        for (int64_t row = 0; row < t.strips * TILE_ROWS;) {
+            const int64_t rows = std::min<int64_t>(WIDE_ROWS, TILE_ROWS - row % TILE_ROWS);
+            for (int i = 0; i < rows; i++) copy_values(a[i], t.A + (row + i) * t.a_stride, t.k_tiles * TILE_K);
+            const auto multiply = rows == WIDE_ROWS ? multiply_wide_rows<WIDE_ROWS> : multiply_wide_rows<REST>;
+            for (int64_t column = 0; column < t.columns; column++) multiply(t, a, row, column);
+            row += rows;
+        }
+    }
 }
 
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
@@ -120,19 +133,19 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx51
                                                                                   int64_t column) {
     constexpr int ROWS = 8;
     __m512 acc[ROWS][COLS];
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_setzero_ps();
     const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
     for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p++, a += 2, b += 2 * TILE_COLS) {
         if (FETCHES && p % TILE_PAIRS == 0)
-#pragma GCC unroll 8
+#pragma GCC unroll 16
             for (int i = 0; i < ROWS; i++) __builtin_prefetch(a + (ROWS + i) * t.a_stride);
         __m512bh pairs[COLS];
 #pragma GCC unroll 4
         for (int j = 0; j < COLS; j++) pairs[j] = (__m512bh)_mm512_loadu_si512(b + j * t.b_stride);
-#pragma GCC unroll 8
+#pragma GCC unroll 16
         for (int i = 0; i < ROWS; i++) {
             int pair;
             memcpy(&pair, a + i * t.a_stride, 4);
@@ -145,7 +158,7 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx51
             for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], ai, pairs[j]);
         }
     }
-#pragma GCC unroll 8
+#pragma GCC unroll 16
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < COLS; j++) {
