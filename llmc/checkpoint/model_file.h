@@ -7,13 +7,14 @@
 #include <string>
 #include <vector>
 #include "llmc/base/file.h"
+#include "llmc/base/hot_loop.h"
 #include "llmc/base/logger.h"
 #include "llmc/model/model_state.h"
 
 constexpr int32_t MODEL_MAGIC = 20240326, MODEL_VERSION_FP32 = 3, MODEL_VERSION_BF16 = 5;
 
 // True if none of n values is infinite or NaN, that is: if none has an exponent of all ones.
-inline bool all_finite(const float* values, int64_t n) {
+HOT_LOOP inline bool all_finite(const float* values, int64_t n) {
     uint32_t found = 0;
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits;

@@ -17,6 +17,7 @@
 // section 3.2.2). Weights travel among neighbours, which one machine has; over the network goes
 // only the slice of the sum, once a step.
 #pragma once
+#include "llmc/comm/add_in_order.h"
 #include "llmc/comm/all_reduce.h"
 #include "llmc/cpu/device.h"
 #include "llmc/model/model.h"
@@ -46,7 +47,8 @@ inline void keep_slices(GPT2& model, int64_t place = -1) {
         model.phases.enter(phase);
         parallel_ranges(arriving.elems, 1 << 14, [arriving](int64_t begin, int64_t end) {
             const auto [place, sum, kept, elems, add, collective] = arriving;
-            for (int64_t i = begin; i < end; i++) kept[i] = add ? kept[i] + sum[i] : sum[i];
+            if (add) add_to(kept + begin, sum + begin, end - begin);
+            else memcpy(kept + begin, sum + begin, (end - begin) * sizeof(float));
         });
         return true;
     };

@@ -1,5 +1,6 @@
 // What a rank alone keeps (compress/rank_state.h), as values on the host, to be saved and loaded.
 #pragma once
+#include "llmc/comm/add_in_order.h"
 #include "llmc/compress/rank_state.h"
 #include "llmc/model/model_state.h"
 #include "llmc/options/messages.h"
@@ -31,7 +32,7 @@ inline const float* rank_values_at(GPT2& model, RankState state, int64_t at, int
 inline void add_values(GPT2& model, float* memory, int64_t at, int64_t n, const float* values) {
     std::vector<float> sum(values, values + n);
     const float* there = to_host(model, FORMAT_FP32, memory + at, n);
-    for (int64_t i = 0; i < n; i++) sum[i] += there[i];
+    add_to(sum.data(), there, n);
     to_device(model, FORMAT_FP32, memory + at, sum.data(), n);
 }
 

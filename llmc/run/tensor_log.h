@@ -87,7 +87,7 @@ inline TensorSums measure_gradient(GPT2& model, const TensorPart& part, double l
     for (int64_t at = 0; at < part.elems(); at += TENSOR_LOG_PIECE) {
         const int64_t n = std::min(TENSOR_LOG_PIECE, part.elems() - at);
         const float* gradient = summed_gradient_data(model, part, at, n);
-        for (int64_t i = 0; i < n; i++) sums.add(gradient[i] / loss_scale);
+        sums.add(gradient, n, 1 / loss_scale);
     }
     return sums;
 }
@@ -111,6 +111,15 @@ inline void measure_before_update(Run& run, double loss_scale, BeforeUpdate& bef
     };
 }
 
+// n updates by AdamW and the weights before them, as above: s = step m / (root sqrt(v) + eps).
+HOT_LOOP inline void undo_adamw(double* updates, double* before, const float* p, const float* m, const float* v,
+                                int64_t n, double step, double root, double eps, double decay) {
+    const double grows = 1 / (1 - decay);
+    for (int64_t i = 0; i < n; i++) {
+        const double s = step * m[i] / (std::sqrt((double)v[i]) * root + eps);
+        before[i] = (p[i] + s) * grows, updates[i] = -s - decay * before[i];
+    }
+}
 // Weight, gradient and update of a part are lines[0] to lines[2].
 inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateSettings& settings, bool updated,
                           TensorLine* lines) {
@@ -118,24 +127,22 @@ inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateSetti
     const double step = k.learning_rate / k.correction1, root = 1 / std::sqrt((double)k.correction2);
     const double decay = TENSORS[part.tensor].decayed ? (double)k.learning_rate * k.weight_decay : 0.0;
     std::vector<float> p, m;
+    std::vector<double> updates, before;
     const auto measure = [&](const float* weights, int64_t at, int64_t n) {
         p.assign(weights, weights + n);
         const float* values = to_host(model, FORMAT_FP32, (float*)model.m + part.state + at, n);
         m.assign(values, values + n);
         const float* v = to_host(model, FORMAT_FP32, (float*)model.v + part.state + at, n);
-        for (int64_t i = 0; i < n; i++) {
-            const double s = updated ? step * m[i] / (std::sqrt((double)v[i]) * root + k.eps) : 0;
-            const double before = updated ? (p[i] + s) / (1 - decay) : p[i];
-            lines[2].sums.add(updated ? -s - decay * before : 0.0);
-            lines[2].before.add(before);
-        }
+        updates.assign(n, 0), before.assign(p.begin(), p.end());
+        if (updated) undo_adamw(updates.data(), before.data(), p.data(), m.data(), v, n, step, root, k.eps, decay);
+        lines[2].sums.add(updates.data(), n), lines[2].before.add(before.data(), n);
     };
     for_each_weight(model, part, measure);
 }
 // The update by any optimizer, lines[2]; before: the weights of the part before it.
 inline void measure_change(GPT2& model, const TensorPart& part, const float* before, TensorLine* lines) {
     for_each_weight(model, part, [&](const float* weights, int64_t at, int64_t n) {
-        for (int64_t i = 0; i < n; i++) lines[2].sums.add((double)weights[i] - before[at + i]);
+        lines[2].sums.add_differences(weights, before + at, n);
         lines[2].before.add(before + at, n);
     });
 }

@@ -4,23 +4,31 @@
 #include <cmath>
 #include <cstdint>
 #include <vector>
+#include "llmc/base/hot_loop.h"
 
 // Of some values: the sum of squares, the largest magnitude (NaN if any value is), and the zeros.
 struct TensorSums {
     double squares = 0, max = 0, zeros = 0;
 
-    void add(double value) {
+    HOT_LOOP void add(double value) {
         const double magnitude = std::fabs(value);
         squares += value * value, zeros += value == 0;
-        if (magnitude > max || std::isnan(magnitude)) max = magnitude;
+        if (magnitude > max || magnitude != magnitude) max = magnitude;
     }
     void add(const TensorSums& other) {
         squares += other.squares, zeros += other.zeros;
         if (other.max > max || std::isnan(other.max)) max = other.max;
     }
     template <class T>
-    void add(const T* values, int64_t n) {
-        for (int64_t i = 0; i < n; i++) add((double)values[i]);
+    HOT_LOOP void add(const T* values, int64_t n, double factor = 1) {
+        TensorSums sums = *this;  // a copy, which stays in registers
+        for (int64_t i = 0; i < n; i++) sums.add(values[i] * factor);
+        *this = sums;
+    }
+    HOT_LOOP void add_differences(const float* values, const float* from, int64_t n) {
+        TensorSums sums = *this;
+        for (int64_t i = 0; i < n; i++) sums.add((double)values[i] - from[i]);
+        *this = sums;
     }
 };
 
