@@ -89,7 +89,7 @@ $(call check,waits,the host waits for a GPU only in wait.cuh,,\
     ! grep -nE "$(UNTIMED)" train_gpt2.cu test_gpt2.cu llmc/cuda/*.cuh dev/cuda/*.cu dev/cuda/*.cuh)
 $(call check,hot_loops,sums over processes are vectors though what surrounds them is not optimized,$(CPU),\
     [ "$(shell uname -m; $(CXX) --version | grep -c clang)" = "x86_64 0" ] || skip "for g++ on x86-64";\
-    objdump -d --disassemble=_Z6add_toPfPKfl train_gpt2_cpu | grep -q addps)
+    objdump -d --disassemble=_Z7add_twoPfPKfS1_l train_gpt2_cpu | grep -q addps)
 $(call check,format,laid out as make format does,,\
     dev/format.py --program || skip "pip install clang-format==14.0.6"; dev/format.py --check)
 $(call check,script_help,every script answers --help and does nothing else,,dev/test/script_help.py)

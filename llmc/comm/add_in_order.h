@@ -2,22 +2,25 @@
 #pragma once
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 #include "llmc/base/hot_loop.h"
 
-HOT_LOOP inline void add_to(float* sums, const float* more, int64_t n) {
-    for (int64_t i = 0; i < n; i++) sums[i] += more[i];
+// out (n) = a + b; out may be one of them.
+HOT_LOOP inline void add_two(float* out, const float* a, const float* b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) out[i] = a[i] + b[i];
 }
-// out (n) = the sum of the n numbers at each of `sources`, added in their order. out may be one of
-// them.
+// out (n) = the sum of the n numbers at each of `sources`, two or more, added in their order. out
+// may be one of them.
 inline void add_in_order(float* out, const std::vector<const float*>& sources, int64_t n) {
     constexpr int64_t BLOCK = 1024;
-    float sums[BLOCK];
+    float partial_sums[BLOCK];
     for (int64_t i = 0; i < n; i += BLOCK) {
         const int64_t count = std::min(BLOCK, n - i);
-        memcpy(sums, sources[0] + i, count * sizeof(float));
-        for (size_t s = 1; s < sources.size(); s++) add_to(sums, sources[s] + i, count);
-        memcpy(out + i, sums, count * sizeof(float));
+        const float* sum = sources[0] + i;
+        for (size_t s = 1; s < sources.size(); s++) {
+            float* const to = s + 1 == sources.size() ? out + i : partial_sums;
+            add_two(to, sum, sources[s] + i, count);
+            sum = to;
+        }
     }
 }

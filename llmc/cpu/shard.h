@@ -47,7 +47,7 @@ inline void keep_slices(GPT2& model, int64_t place = -1) {
         model.phases.enter(phase);
         parallel_ranges(arriving.elems, 1 << 14, [arriving](int64_t begin, int64_t end) {
             const auto [place, sum, kept, elems, add, collective] = arriving;
-            if (add) add_to(kept + begin, sum + begin, end - begin);
+            if (add) add_two(kept + begin, kept + begin, sum + begin, end - begin);
             else memcpy(kept + begin, sum + begin, (end - begin) * sizeof(float));
         });
         return true;

@@ -32,7 +32,7 @@ inline const float* rank_values_at(GPT2& model, RankState state, int64_t at, int
 inline void add_values(GPT2& model, float* memory, int64_t at, int64_t n, const float* values) {
     std::vector<float> sum(values, values + n);
     const float* there = to_host(model, FORMAT_FP32, memory + at, n);
-    add_to(sum.data(), there, n);
+    add_two(sum.data(), sum.data(), there, n);
     to_device(model, FORMAT_FP32, memory + at, sum.data(), n);
 }
 
