@@ -5,24 +5,25 @@
 #include <cstdint>
 #include <cstring>
 #include <algorithm>
+#include "llmc/base/hot_loop.h"
 
 struct Checksum {
     uint64_t lane[4] = {0x9E3779B97F4A7C15u, 0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu, 0xD6E8FEB86659FD93u};
     unsigned char rest[32];  // the bytes that do not fill a block yet
     size_t rest_bytes = 0, total_bytes = 0;
 
-    static uint64_t mix(uint64_t state, uint64_t word) {
+    HOT_LOOP static uint64_t mix(uint64_t state, uint64_t word) {
         state ^= word * 0x9FB21C651E98DF25u;
         return ((state << 29) | (state >> 35)) * 0xC2B2AE3D27D4EB4Fu;
     }
-    void block(const unsigned char* p) {
+    HOT_LOOP void block(const unsigned char* p) {
         for (int i = 0; i < 4; i++) {
             uint64_t word;
             memcpy(&word, p + 8 * i, 8);
             lane[i] = mix(lane[i], word);
         }
     }
-    void add(const void* data, size_t bytes) {
+    HOT_LOOP void add(const void* data, size_t bytes) {
         if (bytes == 0) return;  // data may be null
         const unsigned char* p = (const unsigned char*)data;
         total_bytes += bytes;
