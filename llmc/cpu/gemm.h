@@ -37,6 +37,7 @@
 // A needs no packing if its rows are contiguous along k, as those of activations are in the forward
 // pass. Otherwise, as in the gradient of a weight, it is packed too.
 #pragma once
+#include <unistd.h>
 #include <functional>
 #include "llmc/cpu/pack.h"
 
@@ -51,8 +52,18 @@ struct Blocking {
     int64_t KC, NC, MC;
 };
 constexpr Blocking GEMM_IN_PLACE = {768, 2 * GEMM_NR, 0}, GEMM_PACKED = {256, 4 * GEMM_NR, 384};
+// For a second-level cache of 2 MiB or more: all of A, which comes from farther, is read half as
+// often.
+constexpr Blocking GEMM_IN_PLACE_LARGE = {GEMM_IN_PLACE.KC, 2 * GEMM_IN_PLACE.NC, 0};
 constexpr size_t GEMM_SCRATCH_ELEMS =
-    std::max(GEMM_IN_PLACE.KC * GEMM_IN_PLACE.NC, GEMM_PACKED.KC*(GEMM_PACKED.NC + GEMM_PACKED.MC));
+    std::max(GEMM_IN_PLACE_LARGE.KC * GEMM_IN_PLACE_LARGE.NC, GEMM_PACKED.KC*(GEMM_PACKED.NC + GEMM_PACKED.MC));
+inline const Blocking& gemm_in_place() {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    static const bool large = sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2 << 20;
+    if (large) return GEMM_IN_PLACE_LARGE;
+#endif
+    return GEMM_IN_PLACE;
+}
 
 // How many rows ahead B is prefetched while it is read where it lies. A row takes 12 cycles, so 32
 // rows take about as long as a load from memory.
@@ -159,7 +170,7 @@ inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixVi
                             const float* epilogue_reads) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
-    const Blocking by = packed_a ? GEMM_PACKED : GEMM_IN_PLACE;
+    const Blocking by = packed_a ? GEMM_PACKED : gemm_in_place();
     float* b_block = thread_scratch(GEMM_SCRATCH_ELEMS);
     float* a_block = b_block + by.KC * by.NC;
     for (int64_t k0 = 0; k0 < K; k0 += by.KC) {
@@ -209,16 +220,18 @@ inline bool too_few_pieces(int64_t pieces) {
 inline void gemm_fp32(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
                       bool add, const Epilogue& epilogue = nullptr, const float* epilogue_reads = nullptr) {
     // With A in place, a block has all rows of C, so that B is packed once; if there are too few
-    // blocks then, the rows are cut too. With A packed, each block packs its part of A and of B: if
-    // there are too few, the longer side is cut, for a square has the least to pack.
+    // blocks then, they are made narrower, and then the rows are cut too. With A packed, each block
+    // packs its part of A and of B: if there are too few, the longer side is cut, for a square has
+    // the least to pack.
     int64_t mc = M, nc = N;
     const bool in_place = gemm_reads_in_place(A);
-    if (in_place) nc = GEMM_IN_PLACE.NC;
+    if (in_place) nc = gemm_in_place().NC;
     else mc = round_up(ceil_div(M, ceil_div(M, GEMM_PACKED.MC)), GEMM_MR);
     const auto too_few = [&] {
         const int64_t pieces = ceil_div(M, mc) * ceil_div(N, nc);
         return too_few_pieces(pieces) || (N % nc != 0 && pieces < 4 * device.threads);  // the last ones are narrow
     };
+    if (too_few() && in_place) nc = GEMM_IN_PLACE.NC;
     while (too_few() && in_place && mc >= 16 * GEMM_MR) mc = round_up(mc / 2, GEMM_MR);
     while (too_few() && !in_place && std::max(mc, nc) >= 2 * GEMM_NR) {
         if (mc >= nc) mc = round_up(mc / 2, GEMM_MR);
