@@ -8,8 +8,8 @@
 //                   products of each pair to one fp32 sum: 64 FLOPs, once or twice per cycle.
 //     NEON BF16     bfdot does the same for 4 pairs of B and one pair of A: 16 FLOPs, up to four times per cycle (Arm
 //                   Architecture Reference Manual, FEAT_BF16).
-//     portable      Both values of each pair of B are widened to fp32, with a shift and a mask, for 16 rows of A at a
-//                   time, which are widened before; then two multiply-adds. That costs a sixteenth of their time.
+//     portable      Both values of each pair of B are widened to fp32, with a shift and a mask, once for 4 to 16 rows
+//                   of A, which have been widened for all columns; then two multiply-adds.
 //
 // All take the same operands: A as rows, contiguous along k, in strips of 16 rows; B in the tiles
 // of pack.h.
@@ -43,31 +43,32 @@ struct TileProduct {
     int64_t next_stride = 0, next_rows = 0;
 };
 
-// Rows of A, widened once for all columns: so many that their sums with 16 columns, of PARTS
-// vectors each, leave a few registers free, and so much of k that they stay in the first-level
-// cache.
-constexpr int PARTS = TILE_COLS / VEC_FLOATS, WIDE_ROWS = (VEC_REGISTERS == 32 ? 16 : 12) / PARTS;
+constexpr int TILE_VECTORS = TILE_COLS / VEC_FLOATS;  // of the sums of one row
+
+// Rows of A, widened once for all columns: so many that their sums with 16 columns leave a few
+// registers free, and so much of k that they stay in the first-level cache.
+constexpr int WIDE_ROWS = (VEC_REGISTERS == 32 ? 16 : 12) / TILE_VECTORS;
 constexpr int64_t WIDE_TILES = 8;
 typedef float WideRows[WIDE_ROWS][WIDE_TILES * TILE_K];
 
 // ROWS widened rows of A, the first number `row`, times one column of tiles.
 template <int ROWS>
 inline void multiply_wide_rows(const TileProduct& t, const WideRows& a, int64_t row, int64_t column) {
-    vfloat acc[ROWS][PARTS] = {};
+    vfloat acc[ROWS][TILE_VECTORS] = {};
     const bf16* b = t.B + column * t.b_stride;
     for (int64_t k = 0; k < t.k_tiles * TILE_K; k += 2, b += 2 * TILE_COLS) {
-        const auto add_products = [&](int64_t k, auto widen) {
-            vfloat values[PARTS];
-            for (int j = 0; j < PARTS; j++) values[j] = widen((vuint)load((const float*)b + j * VEC_FLOATS));
+        const auto add_products = [&](int64_t at, auto widen) {
+            vfloat values[TILE_VECTORS];
+            for (int j = 0; j < TILE_VECTORS; j++) values[j] = widen((vuint)load((const float*)b + j * VEC_FLOATS));
 #pragma GCC unroll 16
             for (int i = 0; i < ROWS; i++)
-                for (int j = 0; j < PARTS; j++) acc[i][j] += broadcast(a[i][k]) * values[j];
+                for (int j = 0; j < TILE_VECTORS; j++) acc[i][j] += broadcast(a[i][at]) * values[j];
         };
         add_products(k + 1, [](vuint pairs) { return (vfloat)(pairs & 0xFFFF0000u); });
         add_products(k, [](vuint pairs) { return (vfloat)(pairs << 16); });
     }
     for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < PARTS; j++) {
+        for (int j = 0; j < TILE_VECTORS; j++) {
             float* c = t.C + (row + i) * t.ldc + column * TILE_COLS + j * VEC_FLOATS;
             store(c, t.add ? load(c) + acc[i][j] : acc[i][j]);
         }
@@ -90,19 +91,19 @@ inline void multiply_portable(const TileProduct& whole) {
 }
 
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
-constexpr int NEON_ROWS = 4, NEON_PARTS = TILE_COLS / VEC_FLOATS;
+constexpr int NEON_ROWS = 4;
 // acc += pair number PAIR of each row of A times the 16 pairs at b.
 template <int PAIR>
-VEC_INLINE void add_pairs_neon(float32x4_t (&acc)[NEON_ROWS][NEON_PARTS], const bfloat16x8_t (&a)[NEON_ROWS],
+VEC_INLINE void add_pairs_neon(float32x4_t (&acc)[NEON_ROWS][TILE_VECTORS], const bfloat16x8_t (&a)[NEON_ROWS],
                                const bf16* b) {
-    for (int j = 0; j < NEON_PARTS; j++) {
+    for (int j = 0; j < TILE_VECTORS; j++) {
         const bfloat16x8_t pairs = vld1q_bf16((const bfloat16_t*)b + j * 8);
         for (int i = 0; i < NEON_ROWS; i++) acc[i][j] = vbfdotq_laneq_f32(acc[i][j], pairs, a[i], PAIR);
     }
 }
 // 4 rows of A times one column of tiles: 16 accumulators, and 4 pairs of each row of A at a time.
 inline void multiply_rows_neon(const TileProduct& t, int64_t row, int64_t column) {
-    float32x4_t acc[NEON_ROWS][NEON_PARTS] = {};
+    float32x4_t acc[NEON_ROWS][TILE_VECTORS] = {};
     const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
     for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p += 4, a += 8, b += 8 * TILE_COLS) {
         bfloat16x8_t rows[NEON_ROWS];
@@ -113,7 +114,7 @@ inline void multiply_rows_neon(const TileProduct& t, int64_t row, int64_t column
         add_pairs_neon<3>(acc, rows, b + 6 * TILE_COLS);
     }
     for (int i = 0; i < NEON_ROWS; i++)
-        for (int j = 0; j < NEON_PARTS; j++) {
+        for (int j = 0; j < TILE_VECTORS; j++) {
             float* c = t.C + (row + i) * t.ldc + column * TILE_COLS + j * VEC_FLOATS;
             vst1q_f32(c, t.add ? vaddq_f32(vld1q_f32(c), acc[i][j]) : acc[i][j]);
         }
@@ -133,19 +134,19 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx51
                                                                                   int64_t column) {
     constexpr int ROWS = 8;
     __m512 acc[ROWS][COLS];
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_setzero_ps();
     const bf16 *a = t.A + row * t.a_stride, *b = t.B + column * t.b_stride;
     for (int64_t p = 0; p < t.k_tiles * TILE_PAIRS; p++, a += 2, b += 2 * TILE_COLS) {
         if (FETCHES && p % TILE_PAIRS == 0)
-#pragma GCC unroll 16
+#pragma GCC unroll 8
             for (int i = 0; i < ROWS; i++) __builtin_prefetch(a + (ROWS + i) * t.a_stride);
         __m512bh pairs[COLS];
 #pragma GCC unroll 4
         for (int j = 0; j < COLS; j++) pairs[j] = (__m512bh)_mm512_loadu_si512(b + j * t.b_stride);
-#pragma GCC unroll 16
+#pragma GCC unroll 8
         for (int i = 0; i < ROWS; i++) {
             int pair;
             memcpy(&pair, a + i * t.a_stride, 4);
@@ -158,7 +159,7 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) void multiply_rows_avx51
             for (int j = 0; j < COLS; j++) acc[i][j] = _mm512_dpbf16_ps(acc[i][j], ai, pairs[j]);
         }
     }
-#pragma GCC unroll 16
+#pragma GCC unroll 8
     for (int i = 0; i < ROWS; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < COLS; j++) {

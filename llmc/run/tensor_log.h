@@ -127,14 +127,17 @@ inline void measure_adamw(GPT2& model, const TensorPart& part, const UpdateSetti
     const double step = k.learning_rate / k.correction1, root = 1 / std::sqrt((double)k.correction2);
     const double decay = TENSORS[part.tensor].decayed ? (double)k.learning_rate * k.weight_decay : 0.0;
     std::vector<float> p, m;
-    std::vector<double> updates, before;
+    std::vector<double> updates(std::min(TENSOR_LOG_PIECE, part.elems())), before(updates.size());
     const auto measure = [&](const float* weights, int64_t at, int64_t n) {
+        if (!updated) {
+            lines[2].sums.zeros += (double)n, lines[2].before.add(weights, n);
+            return;
+        }
         p.assign(weights, weights + n);
         const float* values = to_host(model, FORMAT_FP32, (float*)model.m + part.state + at, n);
         m.assign(values, values + n);
         const float* v = to_host(model, FORMAT_FP32, (float*)model.v + part.state + at, n);
-        updates.assign(n, 0), before.assign(p.begin(), p.end());
-        if (updated) undo_adamw(updates.data(), before.data(), p.data(), m.data(), v, n, step, root, k.eps, decay);
+        undo_adamw(updates.data(), before.data(), p.data(), m.data(), v, n, step, root, k.eps, decay);
         lines[2].sums.add(updates.data(), n), lines[2].before.add(before.data(), n);
     };
     for_each_weight(model, part, measure);
