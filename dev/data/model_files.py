@@ -27,7 +27,7 @@ LARGEST_HEADER = 100_000_000  # what the safetensors package accepts
 def model_table(*arguments):
     """What model_table prints of a model file, a run's folder or a shape. If it refuses, the script ends."""
     program = ROOT / "build/host/model_table"
-    sources = [ROOT / "dev/data/model_table.cpp", *(ROOT / "llmc").glob("*.h")]
+    sources = [ROOT / "dev/data/model_table.cpp", *(ROOT / "llmc").glob("*/*.h")]
     if not program.exists() or any(source.stat().st_mtime > program.stat().st_mtime for source in sources):
         children.run(["make", "-s", "--no-print-directory", "-C", ROOT, "build/host/model_table"])
     result = subprocess.run([program, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE)

@@ -5,7 +5,7 @@ $(B)/modern $(B)/modern_probe $(B)/test_modern: $(B)/%: dev/modern/%.cpp $(FLAGS
 $(SHARED)/host/modern_table: dev/modern/modern_table.cpp $(wildcard dev/modern/*.h llmc/*/*.h)
 	@mkdir -p $(@D)
 	$(TIMED) $(HOSTCXX) -std=c++17 -O0 -pthread -I. $< -o $@
-MODERN := $(B)/modern $(B)/modern_probe build/host/modern_table train_gpt2_cpu tokenize $(DATA)
+MODERN := $(B)/modern $(B)/modern_probe $(SHARED)/host/modern_table $(CPU)
 $(call program,test_modern,$(B)/test_modern,$(B)/test_modern)
 modern_check = $(call check,$(1),$(2),$(MODERN),\
     dev/test/modern.py --packages || skip "pip install numpy safetensors tiktoken torch transformers";\

@@ -3,7 +3,7 @@
 # what it prints, NAME.result "passed failed skipped". A program counts for itself, in its last line. A check counts as
 # one; skip ends it with the status 77. A part that fails does not end make, which goes on with the others: run.sh
 # counts. Each part has a folder of its own for temporary files: two mpiruns that make their shared one at the same
-# instant end with "File exists".
+# instant end with "File exists". A part that is not done after LIMIT seconds fails, and says what it was doing.
 [ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
 . dev/test/log.sh
 kind=$1 name=$2 title=$3 command=$4
@@ -16,11 +16,14 @@ trap 'rm -rf "$TMPDIR"' EXIT
 log=build/test/$name.log
 say running "$title"
 start_clock
+: > "$log"
+dev/test/time_limit.sh "$TMPDIR" $$ "${LIMIT:-1200}" >> "$log" 2>&1 < /dev/null &
 (
     skip() { echo "SKIPPED $title ($1)"; exit 77; }
     eval "$command"
-) > "$log" 2>&1 < /dev/null
+) >> "$log" 2>&1 < /dev/null
 status=$?
+[ ! -e "$TMPDIR/late" ] || status=124
 stop_clock "$name" "$title"
 last=$(tail -n 1 "$log")
 passed=0 failed=0 skipped=0 counts=

@@ -5,7 +5,7 @@
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
 mkdir -p "$dir/dev/test"
-cp dev/test/run.sh dev/test/part.sh dev/test/timed.sh dev/test/log.sh dev/test/test.mk "$dir/dev/test"
+for file in run.sh part.sh timed.sh log.sh time_limit.sh test.mk; do cp dev/test/$file "$dir/dev/test"; done
 cd "$dir" || exit 1
 echo 'echo "SKIPPED one"; echo "3 passed, 0 failed, 1 skipped"' > good
 echo 'echo "FAILED two"; echo "1 passed, 2 failed, 0 skipped"; exit 1' > bad
@@ -25,6 +25,8 @@ test: ; @dev/test/run.sh "$(MAKE)" $(TESTED)
 $(call check,unstable,a check that passes the second time,,test -e before || { touch before; false; })
 unsteady: ; @dev/test/run.sh "$(MAKE)" part-right part-wrong part-unstable
 passing: ; @dev/test/run.sh "$(MAKE)" part-right part-last
+$(call check,hanging,a check that does not end,,sh -c "sleep 1000; true" || true)
+hung: ; @LIMIT=1 dev/test/run.sh "$(MAKE)" part-hanging part-last
 END
 fail() { echo "$1"; cat log; exit 1; }
 make -s test > log 2> /dev/null && fail "exit status 0 where parts failed"
@@ -40,3 +42,8 @@ grep -q '^UNSTABLE unstable failed once' log || fail "a part that failed once is
 grep -q '^UNSTABLE wrong' log && fail "a part that failed twice is called unstable"
 make -s passing > log 2> /dev/null || fail "exit status not 0 where all passed"
 [ "$(tail -n 1 log)" = "2 passed, 0 failed" ] || fail "another last line where all passed"
+make -s hung > log 2> /dev/null && fail "exit status 0 where a part hung"
+[ "$(tail -n 1 log)" = "1 passed, 1 failed" ] || fail "another last line where a part hung"
+for line in 'FAILED a check that does not end, with status 124' 'not done after 1 seconds' 'sleep 1000'; do
+    grep -q "$line" log || fail "no line '$line' of a part that hung"
+done

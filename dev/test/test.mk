@@ -39,7 +39,7 @@ endef
 
 # ---- what `make test` runs. What takes longest comes first, so that those that end last are short.
 
-CPU   := train_gpt2_cpu tokenize $(B)/unigram $(DATA)
+CPU   := train_gpt2_cpu tokenize $(B)/unigram $(SHARED)/host/model_table $(DATA)
 SIM16 := $(B)/BF16/train_gpt2sim
 SIM32 := $(B)/FP32/train_gpt2sim
 # Test programs: those that test headers, those that run the CPU's programs, and those that run the simulator's.
@@ -237,7 +237,7 @@ $(call check,elsewhere,builds from and into other folders,,dev/test/portable.sh 
 $(call check,chaos,runs that are killed and disturbed go on to the same bytes,\
     train_gpt2_cpu build/fail_calls.so,dev/test/chaos/chaos.py)
 $(call check,fuzz_import,damaged safetensors files end the import with one sentence,\
-    build/host/model_table $(if $(wildcard dev/modern),build/host/modern_table),\
+    $(CPU) $(if $(wildcard dev/modern),$(SHARED)/host/modern_table),\
     dev/test/fuzz/import.py --packages || skip "pip install numpy safetensors"; dev/test/fuzz/import.py)
 $(call check,interrupted,scripts end when interrupted and end what they started,\
     part-bench_script part-bench_gpu,dev/test/interrupted.py)
