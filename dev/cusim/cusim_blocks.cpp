@@ -1,8 +1,7 @@
 // Blocks at work. The threads of a block are fibers that run on one OS thread, one at a time. A
-// thread runs until it must wait, for a barrier or for the other lanes of its warp; then the
-// scheduler, in schedule(), switches to the next that can go on. If none can and some have not
-// returned, they wait for each other: a deadlock, which is reported. The blocks of a kernel are
-// spread over the OS threads.
+// thread runs until it must wait, for a barrier or for the other lanes of its warp; then it
+// switches to the next that can go on. If none can and some have not returned, they wait for each
+// other: a deadlock, which is reported. The blocks of a kernel are spread over the OS threads.
 #include "dev/cusim/cusim_inside.h"
 #include <unistd.h>
 #include <algorithm>
@@ -49,8 +48,6 @@ void make_runnable(Worker& w, Thread& t) {
     t.state = RUNNABLE;
     w.runnable.push(t.id);
 }
-
-void wait_here(Worker& w) { switch_context(w.current->fiber->context, w.home); }
 
 // -------------------------------------------------------------------------------------------------
 // barriers
@@ -171,7 +168,46 @@ static void finish_thread(Worker& w) {
         if (w.threads[id].state == IN_COLLECTIVE && try_collective(w, w.threads[id])) break;
 }
 
-// What every fiber runs: the thread that it was given, to its end; then it waits for the next one.
+// The thread that runs next: with a seed the newest in the queue, so that one warp can run far
+// ahead of the others, or a random one.
+static int next_thread(Worker& w) {
+    if (seed()) {
+        const uint64_t bits = random_bits(w.random);
+        if (bits % 4) return w.runnable.pop_newest();
+        std::swap(w.runnable.at(0), w.runnable.at((unsigned)((bits >> 32) % w.runnable.size)));
+    }
+    return w.runnable.pop();
+}
+
+static void run_threads();
+static void add_fiber(Worker& w) { w.fibers.push_back(new_fiber(run_threads, w.fibers.size())); }
+static Fiber* idle_fiber(Worker& w) {
+    if (w.idle.empty()) add_fiber(w), w.idle.push_back(w.fibers.back());
+    Fiber* fiber = w.idle.back();
+    w.idle.pop_back();
+    return fiber;
+}
+
+// Makes the next thread the current one, and returns its fiber.
+static Fiber* choose(Worker& w) {
+    Thread& t = w.threads[next_thread(w)];
+    if (!t.fiber) t.fiber = idle_fiber(w);
+    t.state = RUNNABLE;
+    w.current = &t;
+    threadIdx = t.index;
+    return t.fiber;
+}
+// Switches from a fiber to that of the next thread; to schedule() if none can go on, or if there
+// are boxes, which it delivers.
+static void leave(Worker& w, Fiber* self) {
+    if (w.runnable.size == 0 || boxes_on_their_way(w)) return switch_context(self->context, w.home);
+    Fiber* next = choose(w);
+    if (next != self) switch_context(self->context, next->context);
+}
+void wait_here(Worker& w) { leave(w, w.current->fiber); }
+
+// What every fiber runs: the thread that it was given, to its end; then the next one that it is
+// given.
 static void run_threads() {
     fiber_begins();
     for (;;) {
@@ -182,15 +218,11 @@ static void run_threads() {
         w.kernel->body();
         tsan_release(&w.kernel->end_token);
         finish_thread(w);
-        switch_context(self->context, w.home);
+#ifndef CUSIM_SANITIZE_thread
+        w.idle.push_back(self);  // its stack serves another thread
+#endif
+        leave(w, self);
     }
-}
-static void add_fiber(Worker& w) { w.fibers.push_back(new_fiber(run_threads, w.fibers.size())); }
-static Fiber* idle_fiber(Worker& w) {
-    if (w.idle.empty()) add_fiber(w), w.idle.push_back(w.fibers.back());
-    Fiber* fiber = w.idle.back();
-    w.idle.pop_back();
-    return fiber;
 }
 
 [[noreturn]] static void report_deadlock(Worker& w) {
@@ -239,30 +271,11 @@ static void start_block(Worker& w, uint64_t number) {
 #endif
 }
 
-// The thread that runs next: with a seed the newest in the queue, so that one warp can run far
-// ahead of the others, or a random one.
-static int next_thread(Worker& w) {
-    if (seed()) {
-        const uint64_t bits = random_bits(w.random);
-        if (bits % 4) return w.runnable.pop_newest();
-        std::swap(w.runnable.at(0), w.runnable.at((unsigned)((bits >> 32) % w.runnable.size)));
-    }
-    return w.runnable.pop();
-}
-
 static void schedule(Worker& w) {
     while (w.runnable.size > 0 || (w.live > 0 && deliver_box(w))) {
         if (w.runnable.size == 0) continue;
         if (seed() && random_bits(w.random) % 4 == 0) deliver_box(w);
-        Thread& t = w.threads[next_thread(w)];
-        if (!t.fiber) t.fiber = idle_fiber(w);
-        t.state = RUNNABLE;
-        w.current = &t;
-        threadIdx = t.index;
-        switch_context(w.home, t.fiber->context);
-#ifndef CUSIM_SANITIZE_thread
-        if (t.state == FINISHED) w.idle.push_back(t.fiber);  // its stack serves the next thread
-#endif
+        switch_context(w.home, choose(w)->context);
     }
 }
 

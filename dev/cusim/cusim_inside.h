@@ -217,7 +217,7 @@ const Location NOWHERE(nullptr, 0);
 // Runs all blocks of a kernel, on all OS threads.
 void run_kernel(Kernel& kernel);
 void make_runnable(Worker& w, Thread& t);
-// Switches to the scheduler, which switches back when this thread can go on.
+// Switches to the thread that runs next, and returns when this one can go on.
 void wait_here(Worker& w);
 
 // -------------------------------------------------------------------------------------------------
@@ -235,6 +235,7 @@ const SharedVariable* shared_variable_before(const Worker& w, const void* p);
 
 void reset_async(Worker& w);
 bool deliver_box(Worker& w);  // the oldest one that is on its way to shared memory; false: there is none
+inline bool boxes_on_their_way(const Worker& w) { return w.async && w.async->loads.count > 0; }
 void check_async(Worker& w, const Thread& finished);            // that a thread leaves nothing on its way
 void check_async(Worker& w);                                    // and a block neither
 [[noreturn]] void report_mbarrier(Worker& w, const Thread& t);  // that this thread waits at for ever

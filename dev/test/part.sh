@@ -17,7 +17,7 @@ log=build/test/$name.log
 say running "$title"
 start_clock
 : > "$log"
-dev/test/time_limit.sh "$TMPDIR" $$ "${LIMIT:-1200}" >> "$log" 2>&1 < /dev/null &
+dev/test/time_limit.sh "$TMPDIR" $$ "${LIMIT:-1800}" >> "$log" 2>&1 < /dev/null &
 (
     skip() { echo "SKIPPED $title ($1)"; exit 77; }
     eval "$command"

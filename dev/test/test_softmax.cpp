@@ -16,8 +16,8 @@ static void prepare(int threads, MatrixUnit unit) {
     device.scratch_elems = std::max(thread_scratch_elems<float>(100, 64), thread_scratch_elems<bf16>(100, 64));
     device.transposed_elems = 1 << 20;
     allocate_scratch();
-    std::fill_n(device.transposed, device.transposed_elems, bf16(NAN));
-    std::fill_n(device.scratch, threads * device.scratch_elems, NAN);
+    memset(device.transposed, 0xFF, device.transposed_elems * sizeof(bf16));  // NaN
+    memset(device.scratch, 0xFF, threads * device.scratch_elems * sizeof(float));
 }
 template <class floatX>
 static std::vector<float> floats(const std::vector<floatX>& values) {

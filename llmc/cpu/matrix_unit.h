@@ -14,6 +14,7 @@
 // All take the same operands: A as rows, contiguous along k, in strips of 16 rows; B in the tiles
 // of pack.h.
 #pragma once
+#include "llmc/base/hot_loop.h"
 #include "llmc/cpu/pack.h"
 #ifdef __x86_64__
 #include <cpuid.h>
@@ -255,12 +256,16 @@ private:
     __attribute__((noinline)) static void copy_rows(void* to, int64_t to_stride, const void* from, int64_t stride) {
         for (int i = 0; i < 16; i++) memcpy((char*)to + i * to_stride, (const char*)from + i * stride, 64);
     }
-    __attribute__((noinline)) static void multiply_tile(float* c, const bf16* a, const bf16* b) {
+    // Widened first, once, and without a sanitizer, which would check each element of these arrays.
+    HOT_LOOP     __attribute__((noinline, no_sanitize("address", "undefined"))) static void multiply_tile(float* c, const bf16* a,
+                                                                                             const bf16* b) {
+        float left[512], right[512];
+        for (int i = 0; i < 512; i++) left[i] = a[i], right[i] = b[i];
         for (int i = 0; i < 16; i++)
             for (int p = 0; p < 16; p++)
                 for (int j = 0; j < 16; j++)
-                    c[i * 16 + j] += (float)a[i * 32 + 2 * p] * (float)b[p * 32 + 2 * j] +
-                                     (float)a[i * 32 + 2 * p + 1] * (float)b[p * 32 + 2 * j + 1];
+                    c[i * 16 + j] += left[i * 32 + 2 * p] * right[p * 32 + 2 * j] +
+                                     left[i * 32 + 2 * p + 1] * right[p * 32 + 2 * j + 1];
     }
 };
 

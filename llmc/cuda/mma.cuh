@@ -125,7 +125,9 @@ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
         uint32_t b[2];
     } mine{c, a, {b0, b1}};
     cusim::warp_collective(0xFFFFFFFFu, "mma", CUSIM_HERE, &mine, [](void** lanes) {
-        float A[16][16], B[16][8];
+        typedef float Row __attribute__((vector_size(32)));
+        float A[16][16];
+        Row B[16], C[16] = {};
         for (int lane = 0; lane < 32; lane++) {
             const Lane& l = *(Lane*)lanes[lane];
             const int g = lane / 4, t = lane % 4;
@@ -134,13 +136,10 @@ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
             for (int r = 0; r < 2; r++)
                 for (int half = 0; half < 2; half++) B[2 * t + r * 8 + half][g] = half_of(l.b[r], half);
         }
+        for (int row = 0; row < 16; row++)
+            for (int k = 0; k < 16; k++) C[row] += A[row][k] * B[k];
         for (int lane = 0; lane < 32; lane++)
-            for (int i = 0; i < 4; i++) {
-                const int row = lane / 4 + i / 2 * 8, col = lane % 4 * 2 + i % 2;
-                float sum = 0;
-                for (int k = 0; k < 16; k++) sum += A[row][k] * B[k][col];
-                ((Lane*)lanes[lane])->c[i] += sum;
-            }
+            for (int i = 0; i < 4; i++) ((Lane*)lanes[lane])->c[i] += C[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2];
     });
 }
 template <bool transposed>
