@@ -1,5 +1,6 @@
 # The program of dev/modern, and what checks it.
 
+LESS_OPTIMIZED += modern_probe test_modern
 $(B)/modern $(B)/modern_probe $(B)/test_modern: $(B)/%: dev/modern/%.cpp $(FLAGS_FILE)
 	$(compile)
 $(SHARED)/host/modern_table: dev/modern/modern_table.cpp $(wildcard dev/modern/*.h llmc/*/*.h)

@@ -2,6 +2,7 @@
 
 .PHONY: parallel
 PARALLEL_PROGRAMS := $(addprefix $(B)/,pipeline tensor context experts together test_schedules test_experts)
+LESS_OPTIMIZED += $(notdir $(PARALLEL_PROGRAMS))
 $(PARALLEL_PROGRAMS): $(B)/%: dev/parallel/%.cpp $(FLAGS_FILE)
 	$(compile)
 build/parallel/bytes_train.bin: $(TEXTS) | $(TOKENIZER)

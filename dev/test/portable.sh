@@ -6,7 +6,7 @@
 #                   without a warning; what they build passes the tests of kernels and host, and trains to the same
 #                   losses
 #   apple           the branches for macOS compile and train (dev/test/apple/apple.h), also with libc++
-#   x86 LEVEL       the kernels pass their tests, built for x86-64-v2, -v3 or -v4
+#   x86 LEVEL       the kernels pass their tests, built for x86-64-v2 or -v3
 #   aarch64         the same in an emulator, and fp32 and bf16 train to the losses of this machine's programs
 #   elsewhere MAKE  make -C, B= elsewhere, folders with spaces: the source tree stays as it is
 [ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
@@ -27,7 +27,7 @@ losses() {
         cat dev/data/shakespeare/*.txt | head -c 20000 > $out/t.txt
         ./tokenize $out/t.txt --bytes 1 --val-fraction 0.1 -o $out/t > $out/tokenize.log
     }
-    $emulator "$program" -i $out/t_train.bin -j $out/t_val.bin -e L2C48H3T32 -b 2 -t 32 -d 128 -x 6 -l 1e-3 -v 3 -m 2 \
+    $emulator "$program" -i $out/t_train.bin -j $out/t_val.bin -e L2C48H3T32V257 -b 2 -t 32 -d 128 -x 6 -l 1e-3 -v 3 -m 2 \
         -s 0 --threads 3 "$@" > $out/run.log 2>&1 || { cat $out/run.log >&2; return 1; }
     sed -n -e 's/^step .*| loss \([^ ]*\) .*| norm \([^ ]*\) .*/\1 \2/p' -e 's/^val loss //p' $out/run.log
 }
@@ -141,7 +141,6 @@ x86() {
     case $1 in
         v2) needs=sse4_2 ;;
         v3) needs=avx2 ;;
-        v4) needs=avx512vl ;;
     esac
     grep -qw $needs /proc/cpuinfo 2>/dev/null || skip "x86-64-$1" "a CPU with $needs tests it"
     ${CXX:-g++} $flags -O1 -march=x86-64-$1 dev/test/test_kernels.cpp $once -o $out/kernels_$1
@@ -155,13 +154,13 @@ aarch64() {
     command -v qemu-aarch64 > /dev/null || skip aarch64 "apt-get install qemu-user"
     libraries=/usr/aarch64-linux-gnu
     [ -d $libraries ] || libraries=$($compiler -print-sysroot)
-    $compiler $flags -O1 -march=armv8-a -c $services -o $out/services.o  # nothing in it asks for features
+    $compiler $flags -O0 -march=armv8-a -c $services -o $out/services.o  # nothing in it asks for features
     for features in armv8-a armv8.2-a+bf16; do
-        $compiler $flags -O2 -march=$features -c $once -o $out/once_$features.o
+        $compiler $flags -O1 -march=$features -c $once -o $out/once_$features.o
         $compiler $flags -O1 -march=$features train_gpt2_cpu.cpp $out/services.o $out/once_$features.o \
             -o $out/train_$features
     done
-    $compiler $flags -O2 -march=armv8.2-a+bf16 dev/test/test_kernels.cpp $out/once_armv8.2-a+bf16.o \
+    $compiler $flags -O1 -march=armv8.2-a+bf16 dev/test/test_kernels.cpp $out/once_armv8.2-a+bf16.o \
         -o $out/kernels_arm
     for precision in fp32 bf16; do
         emulator=

@@ -257,8 +257,9 @@ private:
         for (int i = 0; i < 16; i++) memcpy((char*)to + i * to_stride, (const char*)from + i * stride, 64);
     }
     // Widened first, once, and without a sanitizer, which would check each element of these arrays.
-    HOT_LOOP     __attribute__((noinline, no_sanitize("address", "undefined"))) static void multiply_tile(float* c, const bf16* a,
-                                                                                             const bf16* b) {
+    HOT_LOOP __attribute__((noinline, no_sanitize("address", "undefined"))) static void multiply_tile(float* c,
+                                                                                                      const bf16* a,
+                                                                                                      const bf16* b) {
         float left[512], right[512];
         for (int i = 0; i < 512; i++) left[i] = a[i], right[i] = b[i];
         for (int i = 0; i < 16; i++)
