@@ -27,8 +27,8 @@ losses() {
         cat dev/data/shakespeare/*.txt | head -c 20000 > $out/t.txt
         ./tokenize $out/t.txt --bytes 1 --val-fraction 0.1 -o $out/t > $out/tokenize.log
     }
-    $emulator "$program" -i $out/t_train.bin -j $out/t_val.bin -e L2C48H3T32V257 -b 2 -t 32 -d 128 -x 6 -l 1e-3 -v 3 -m 2 \
-        -s 0 --threads 3 "$@" > $out/run.log 2>&1 || { cat $out/run.log >&2; return 1; }
+    $emulator "$program" -i $out/t_train.bin -j $out/t_val.bin -e L2C48H3T32V257 -b 2 -t 32 -d 128 -x 6 -l 1e-3 -v 3 \
+        -m 2 -s 0 --threads 3 "$@" > $out/run.log 2>&1 || { cat $out/run.log >&2; return 1; }
     sed -n -e 's/^step .*| loss \([^ ]*\) .*| norm \([^ ]*\) .*/\1 \2/p' -e 's/^val loss //p' $out/run.log
 }
 
