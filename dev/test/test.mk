@@ -291,7 +291,9 @@ $(call nvcc_check,nvcc_ladders,nvcc compiles the ladders of dev/cuda,dev/test/nv
 $(foreach s,address thread,$(call check,sanitizer_$s,unit tests and kernels under the $s sanitizer,\
     $(SIM_SOURCES) $(LADDER_SOURCES),dev/test/sanitized.sh $s))
 
-LONGEST := part-sanitizer_address part-sanitizer_thread  # begin first, so that nothing has to wait for them at the end
+# These begin first, so that nothing has to wait for them at the end: make does so if what they need is there.
+LONGEST := part-sanitizer_address part-sanitizer_thread
+test-all: $(SIM_SOURCES) $(LADDER_SOURCES)
 
 # By clang, if it has libFuzzer; else dev/test/fuzz/guided.py tries cases at random.
 MINUTES ?= 10

@@ -59,8 +59,9 @@ inline PeakRange find_peak_range(bool in_bf16, const std::string& path = peak_fi
     }
     return {steady ? best_peak(path, key, range.most) : range.most, range.least};
 }
-// The peak bytes per second of the memory. The measurement takes 512 MiB. To be called before the
-// memory of a run is touched: those bytes do not count as the most that the run has taken.
+// The peak bytes per second of the memory. The measurement takes 512 MiB at most. To be called
+// before the memory of a run is touched: those bytes do not count as the most that the run has
+// taken.
 inline double find_memory_peak(const std::string& path = peak_file()) {
     const std::string key = peak_key("memory");
     const double now = measure_memory_peak(kept_peak(path, key) > 0);
