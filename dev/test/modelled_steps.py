@@ -19,8 +19,10 @@ import beside_llmc  # noqa: E402
 import cache_replay  # noqa: E402
 import held_out  # noqa: E402
 import machine_code  # noqa: E402
+import run_script  # noqa: E402
 import step_graphs  # noqa: E402
 import step_launches  # noqa: E402
+import step_model  # noqa: E402
 import step_time  # noqa: E402
 import warp_time  # noqa: E402
 from assumptions import EXPECTED, LONG, SHORT  # noqa: E402
@@ -210,10 +212,8 @@ def every_assumption_has_a_range_and_a_source():
 
 
 def run(*arguments):
-    done = subprocess.run([sys.executable, ROOT / "dev/cuda/step_model.py", *map(str, arguments)], cwd=ROOT, text=True,
-                          capture_output=True)
-    expect(done.returncode == 0, f"step_model.py {arguments} fails: {done.stderr[-500:]}")
-    return done.stdout
+    """What step_model.py prints; here, where the caches are those of the steps before."""
+    return run_script.script(step_model, *arguments)
 
 
 def steps_respect_the_roofline(program):
