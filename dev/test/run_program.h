@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <algorithm>
+#include <csignal>
+#include <sstream>
 #include "dev/test/test.h"
 #include "dev/test/token_files.h"
 #include "llmc/run/metrics.h"
@@ -51,7 +53,38 @@ inline Outcome finish(pid_t child, const std::string& name = "") {
     return {code, read_whole(folder + "/" + name + "out"), read_whole(folder + "/" + name + "err"),
             usage.ru_maxrss / 1024.0};
 }
-inline Outcome run(const std::string& command) { return finish(start(command)); }
+
+// Whether no child of a process runs, of any of its threads; false where the system does not say.
+inline bool is_alone(pid_t parent) {
+    const std::vector<std::string> threads = glob_files(format("/proc/%d/task/*/children", (int)parent));
+    for (const std::string& children : threads) {
+        std::istringstream numbers(read_whole(children));
+        for (int child; numbers >> child;) {
+            const std::string stat = read_whole(format("/proc/%d/stat", child));  // 123 (name) Z: it has ended
+            if (!stat.empty() && stat.find(") Z") == stat.npos) return false;
+        }
+    }
+    return !threads.empty();
+}
+// mpirun of Open MPI 4.1 with PMIx 4.2 can wait for ever in PMIx_server_finalize, for a lock of its
+// own, when its processes have ended as soon as they began.
+inline bool mpirun_hangs(pid_t mpirun, double patience_s = 30) {
+    siginfo_t ended;
+    for (double since = now_seconds(); now_seconds() - since < patience_s; usleep(5000)) {
+        ended.si_pid = 0;
+        if (waitid(P_PID, mpirun, &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid == mpirun) return false;
+        if (!is_alone(mpirun)) since = now_seconds();
+    }
+    return true;
+}
+inline Outcome run(const std::string& command) {
+    const pid_t child = start(command);
+    if (command.find("mpirun ") == command.npos || !mpirun_hangs(child)) return finish(child);
+    printf("    mpirun hangs, though its processes have ended; again: %s\n", command.c_str());
+    kill(child, SIGKILL);
+    finish(child);
+    return finish(start(command));
+}
 
 // Prints how a run has failed, if it has.
 inline bool passed(const Outcome& r) {

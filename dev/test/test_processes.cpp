@@ -208,6 +208,11 @@ static void starts() {
     start_test("a process that never comes to MPI: noticed after --comm-timeout");
     r = run(MPIRUN + std::string("-np 1 ") + tiny_run(CPU, "-x 2 --comm-timeout 2") + " : -np 1 sleep 60");
     EXPECT(r.status == 1 && lines(r, "error: rank 0: waited 2 s for MPI to start") == 1);
+    start_test("an mpirun that waits though its processes have ended is noticed, one whose processes run is not");
+    const pid_t waits = start("sleep 60"), works = start("sh -c 'sleep 0.5; true'");
+    EXPECT(glob_files("/proc/self/task/*/children").empty() || mpirun_hangs(waits, 0.1));
+    EXPECT(!mpirun_hangs(works, 0.1));
+    kill(waits, SIGKILL), finish(waits), finish(works);
     start_test("ranks of other programs are refused");
     for (const std::string& other : {tiny_run(CPU, "-x 2 --precision bf16"), tiny_run(SIM32, "-x 2")}) {
         r = run(MPIRUN + good + " : -np 1 " + other);
