@@ -1,9 +1,8 @@
 // How evenly the kernels of GPT-2 124M divide among threads, without running them: their loops only
 // count their pieces here, as on a CPU whose second-level cache is small. Pieces of a loop take
 // equally long, so N threads need ceil(pieces / N) rounds, and the share of idle time is
-// 1 - pieces / (N rounds). Prints the table of
-// dev/cpu/README.md (dev/test/many_cores.sh writes it there). Exit 1 if a step has more idle time
-// than a bound.
+// 1 - pieces / (N rounds). Prints the table of dev/cpu/README.md (dev/test/many_cores.sh writes it
+// there). Exit 1 if a step has more idle time than a bound.
 #include <unistd.h>
 #undef _SC_LEVEL2_CACHE_SIZE
 #define parallel_for shipped_parallel_for

@@ -30,6 +30,7 @@ inline void write_whole(const std::string& path, const std::string& bytes) {
     if (!file || fwrite(bytes.data(), 1, bytes.size(), file) != bytes.size()) runtime_failure("cannot write %s", path);
     fclose(file);
 }
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 inline std::string folder;  // of this test run
 
 // Starts a shell command. Programs that run at the same time need different names, which keep apart
@@ -61,7 +62,7 @@ inline bool is_alone(pid_t parent) {
         std::istringstream numbers(read_whole(children));
         for (int child; numbers >> child;) {
             const std::string stat = read_whole(format("/proc/%d/stat", child));  // 123 (name) Z: it has ended
-            if (!stat.empty() && stat.find(") Z") == stat.npos) return false;
+            if (!stat.empty() && !contains(stat, ") Z")) return false;
         }
     }
     return !threads.empty();
@@ -79,7 +80,7 @@ inline bool mpirun_hangs(pid_t mpirun, double patience_s = 30) {
 }
 inline Outcome run(const std::string& command) {
     const pid_t child = start(command);
-    if (command.find("mpirun ") == command.npos || !mpirun_hangs(child)) return finish(child);
+    if (!contains(command, "mpirun ") || !mpirun_hangs(child)) return finish(child);
     printf("    mpirun hangs, though its processes have ended; again: %s\n", command.c_str());
     kill(child, SIGKILL);
     finish(child);
@@ -91,7 +92,6 @@ inline bool passed(const Outcome& r) {
     if (r.status != 0) printf("    status %d, stderr: %s\n", r.status, r.err.substr(0, 300).c_str());
     return r.status == 0;
 }
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 inline bool one_line(const std::string& text) {
     return !text.empty() && std::count(text.begin(), text.end(), '\n') == 1;
 }

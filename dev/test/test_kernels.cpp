@@ -1,6 +1,7 @@
 // The kernels of the CPU: those of reference.h against finite differences, the fast ones against
 // reference.h at awkward sizes, and bit for bit at several numbers of threads.
 #include <functional>
+#include "dev/test/poisoned_scratch.h"
 #include "dev/test/test.h"
 #include "llmc/cpu/adamw.h"
 #include "llmc/cpu/attention_bf16.h"
@@ -11,20 +12,11 @@
 #include "llmc/cpu/global_norm.h"
 #include "llmc/cpu/layernorm.h"
 #include "llmc/cpu/reference.h"
-#include "llmc/cpu/scratch.h"
 #include "llmc/cpu/compiled_once.h"
 
 using Floats = std::vector<float>;
 
-static void use_threads(int threads) {
-    if (device.scratch) free_scratch();
-    device.threads = threads;
-    device.scratch_elems = std::max(thread_scratch_elems<float>(300, 256), thread_scratch_elems<bf16>(300, 256));
-    device.transposed_elems = 1 << 21;
-    allocate_scratch();  // a kernel may only read what it has written: all bits set is NaN
-    memset(device.transposed, 0xFF, device.transposed_elems * sizeof(bf16));
-    memset(device.scratch, 0xFF, threads * device.scratch_elems * sizeof(float));
-}
+static void use_threads(int threads) { poisoned_scratch(threads, 300, 256, 1 << 21); }
 
 // Every element of `gradient` (or 40 of them) against a central difference of the objective, which
 // reads `input`: the largest difference over the largest gradient.

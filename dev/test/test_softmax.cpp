@@ -2,22 +2,17 @@
 // of reference.h, of the fast kernels in fp32 and bf16, and of the sampler. test_gpt2.cu does the
 // same for the CUDA kernels.
 #include "dev/test/large_scores.h"
+#include "dev/test/poisoned_scratch.h"
 #include "llmc/cpu/attention_bf16.h"
 #include "llmc/cpu/attention_decode.h"
 #include "llmc/cpu/classifier.h"
 #include "llmc/cpu/reference.h"
-#include "llmc/cpu/scratch.h"
 #include "llmc/run/sampler.h"
 #include "llmc/cpu/compiled_once.h"
 
 static void prepare(int threads, MatrixUnit unit) {
-    if (device.scratch) free_scratch();
-    device.threads = threads, device.unit = unit;
-    device.scratch_elems = std::max(thread_scratch_elems<float>(100, 64), thread_scratch_elems<bf16>(100, 64));
-    device.transposed_elems = 1 << 20;
-    allocate_scratch();
-    memset(device.transposed, 0xFF, device.transposed_elems * sizeof(bf16));  // NaN
-    memset(device.scratch, 0xFF, threads * device.scratch_elems * sizeof(float));
+    device.unit = unit;
+    poisoned_scratch(threads, 100, 64, 1 << 20);
 }
 template <class floatX>
 static std::vector<float> floats(const std::vector<floatX>& values) {

@@ -10,8 +10,9 @@ while [ "$left" -gt 0 ]; do
 done
 touch "$folder/late"
 started=$(ps -A -o pid= -o ppid= | awk -v shell="$2" -v own=$$ '{ parent[$1] = $2 } END {
-    for (p in parent) { for (q = p; q in parent && q != shell && q != own; q = parent[q]); if (q == shell) print p }
-}' | grep -vx "$2")
+    for (p in parent) { for (q = p; q in parent && q != shell && q != own; q = parent[q]);
+        if (p != shell && q == shell) print p }
+}')
 echo "not done after $3 seconds; its processes:"
 for process in $started; do
     ps -o pid= -o ppid= -o stat= -o time= -o args= -p "$process" | cut -c 1-160
