@@ -94,6 +94,8 @@ def this_cpu(info="/proc/cpuinfo"):
     """The kind of this CPU, for markers, and its name, for readers."""
     text = pathlib.Path(info).read_text() if os.path.exists(info) else ""
     flags = set(re.findall(r"\w+", (re.search(r"^flags\s*:(.*)", text, re.M) or ["", ""])[1]))
+    if "GenuineIntel" in text and "avx512_fp16" in flags:
+        flags.discard("avx512_bf16")  # is slow, and not used (llmc/cpu/matrix_unit.h)
     kind, what = next(((k, w) for flag, k, w in CPU_KINDS if flag in flags), (platform.machine(),) * 2)
     name = re.search(r"model name\s*: (.*)", text)
     return kind, f"{name[1] if name else platform.processor() or 'a CPU'} ({what})"

@@ -3,7 +3,9 @@
 // weights and gradients, so that they come from memory as they do in training. dev/products.py does
 // the same in PyTorch, oneDNN and OpenBLAS.
 //
-//     build/bench/products ROWS fp32|fp32x3|bf16 [MODEL [PASSES [THREADS]]]   MODEL as for -e; d12 unless given
+//     build/bench/products ROWS PRECISION [MODEL [PASSES [THREADS]]]   MODEL as for -e; d12 unless given
+//
+// PRECISION is fp32, fp32x3 or bf16, or avx512-bf16: by that unit, also where it is not the best.
 //
 // Prints the measured peak, then one line of JSON per pass: for each product the milliseconds of
 // all its calls.
@@ -48,13 +50,12 @@ static void multiply(const Weight& w, const Operands<floatX>& o, Direction direc
 }
 
 template <class floatX>
-static void measure(int64_t rows, const GPT2Config& config, int passes, int threads) {
-    const Machine machine = open_machine(threads);
+static void measure(int64_t rows, const GPT2Config& config, int passes, const Machine& machine) {
     const int64_t C = config.C, L = config.L;
     const Weight weights[] = {
         {"qkv", C, 3 * C, L}, {"proj", C, C, L}, {"fc", C, 4 * C, L}, {"out", 4 * C, C, L}, {"head", C, config.Vp, 1}};
     constexpr int N = 5, HEAD = 4;
-    if (device.unit != UNIT_PORTABLE) {
+    if (sizeof(floatX) == 2 || device.splits_fp32) {
         unmap_memory(device.transposed, device.transposed_elems * sizeof(bf16));
         device.transposed_elems =
             std::max(matmul_transposed_elems<floatX>(rows, config.Vp), matmul_transposed_elems<floatX>(rows, 4 * C));
@@ -95,13 +96,17 @@ static void measure(int64_t rows, const GPT2Config& config, int passes, int thre
 
 int main(int argc, char** argv) {
     const std::string precision = argc > 2 ? argv[2] : "";
-    if (precision != "fp32" && precision != "fp32x3" && precision != "bf16")
-        usage_error("products ROWS fp32|fp32x3|bf16 [MODEL [PASSES [THREADS]]] is accepted");
+    const bool by_avx512 = precision == "avx512-bf16", in_bf16 = by_avx512 || precision == "bf16";
+    if (precision != "fp32" && precision != "fp32x3" && !in_bf16)
+        usage_error("products ROWS fp32|fp32x3|bf16|avx512-bf16 [MODEL [PASSES [THREADS]]] is accepted");
+    if (by_avx512 && !has_matrix_unit(UNIT_AVX512_BF16)) usage_error("this CPU has no AVX512-BF16");
     const int64_t rows = atoll(argv[1]);
     const int passes = argc > 4 ? atoi(argv[4]) : 3, threads = argc > 5 ? atoi(argv[5]) : 0;
     if (rows < 1 || passes < 1) usage_error("ROWS and PASSES must be 1 or more");
     device.splits_fp32 = precision == "fp32x3";
     const GPT2Config config = config_from_descriptor(argc > 3 ? argv[3] : "d12");
-    precision == "bf16" ? measure<bf16>(rows, config, passes, threads) : measure<float>(rows, config, passes, threads);
+    const Machine machine = open_machine(threads);
+    if (by_avx512) device.unit = UNIT_AVX512_BF16;
+    in_bf16 ? measure<bf16>(rows, config, passes, machine) : measure<float>(rows, config, passes, machine);
     return 0;
 }

@@ -18,7 +18,7 @@ import messages
 import readme
 from run_script import script
 
-CPUINFO = "processor\t: 0\nmodel name\t: A CPU\nflags\t\t: fpu {}\n"
+CPUINFO = "processor\t: 0\nvendor_id\t: GenuineIntel\nmodel name\t: A CPU\nflags\t\t: fpu {}\n"
 
 
 def write(text, machine, kind, parts=("steps",)):
@@ -116,6 +116,7 @@ def main():
             assert "<!-- bench steps tables -->" in str(error), error
         info = root / "cpuinfo"
         for flags, kind in (("avx2 avx512f avx512_bf16 amx_bf16", "amx"), ("avx2 avx512f avx512_bf16", "avx512-bf16"),
+                            ("avx2 avx512f avx512_bf16 avx512_fp16", "avx512"),
                             ("avx2 avx512f", "avx512"), ("avx2", "avx2")):
             info.write_text(CPUINFO.format(flags))
             found, name = readme.this_cpu(str(info))

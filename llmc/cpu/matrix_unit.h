@@ -5,7 +5,8 @@
 //                   16 x 32 by 32 x 16: 16384 FLOPs in 16 cycles (Intel 64 and IA-32 Architectures Optimization
 //                   Reference Manual, chapter 20).
 //     AVX512-BF16   vdpbf16ps takes 16 pairs of A and 16 pairs of B, multiplies value by value, and adds the two
-//                   products of each pair to one fp32 sum: 64 FLOPs, once or twice per cycle.
+//                   products of each pair to one fp32 sum: 64 FLOPs, once or twice per cycle; once in two on Intel's
+//                   CPUs with AMX.
 //     NEON BF16     bfdot does the same for 4 pairs of B and one pair of A: 16 FLOPs, up to four times per cycle (Arm
 //                   Architecture Reference Manual, FEAT_BF16).
 //     portable      Both values of each pair of B are widened to fp32, with a shift and a mask, once for 4 to 16 rows
@@ -361,9 +362,21 @@ inline bool has_matrix_unit(MatrixUnit unit) {
 #endif
     return unit == UNIT_PORTABLE || unit == UNIT_AMX_TWIN;
 }
+// Intel's CPUs since Sapphire Rapids, known by AVX512-FP16, leave bf16 to AMX: their vdpbf16ps
+// takes two cycles, as long as four multiply-adds of fp32. Where AMX is hidden, as in some virtual
+// machines, the products of a step take 1.6 times as long by it as by the fp32 units
+// (dev/cpu/README.md).
+inline bool has_slow_avx512_bf16() {
+#ifdef __x86_64__
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    return __builtin_cpu_is("intel") && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 23 & 1);
+#else
+    return false;
+#endif
+}
 inline MatrixUnit best_matrix_unit() {
     for (MatrixUnit unit : {UNIT_AMX, UNIT_AVX512_BF16, UNIT_NEON_BF16})
-        if (has_matrix_unit(unit)) return unit;
+        if (has_matrix_unit(unit) && !(unit == UNIT_AVX512_BF16 && has_slow_avx512_bf16())) return unit;
     return UNIT_PORTABLE;
 }
 
