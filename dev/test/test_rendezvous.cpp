@@ -237,6 +237,7 @@ static void talking() {
             if (rank == died) raise(SIGKILL);
             std::vector<float> data(1 << 20, 1.0f);
             comm_reduce_scatter_start(data.data(), (int64_t)data.size() / 2, 0);
+            comm_wait("the sum");
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
         const double start = now_seconds();

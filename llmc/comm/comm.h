@@ -64,7 +64,7 @@ struct Transport {
     bool (*is_complete)(Collective number);
 };
 
-// A sum that waits for others, to travel together with them (--bucket-mb).
+// A sum that waits for others, to travel together with them (--bucket-mb; shared_memory.h).
 struct PostponedSum {
     Started c;
     float* data;
@@ -257,7 +257,7 @@ inline void comm_wait(const char* what) { comm_wait(ALL_COLLECTIVES, what); }
 inline void comm_end() {
     if (comm.at_end) comm.at_end();
     if (comm.transport.end) comm.transport.end();
-    comm.transport = {}, comm.started = 1, comm.groups = 0;
+    comm.transport = {}, comm.started = 1, comm.groups = comm.message_bytes = 0;
     comm_count(1);
 }
 // Calls comm_end() when a run ends (run.h). A process that ends in another way, such as by an
