@@ -10,7 +10,7 @@
 #include "dev/cpu/bench_cpu.h"
 #include "llmc/cpu/dot_products.h"
 
-constexpr int64_t LINE_ELEMS = CACHE_LINE / sizeof(float), AHEAD_ELEMS = DOT_AHEAD / sizeof(float);
+constexpr int64_t LINE_ELEMS = CACHE_LINE / sizeof(float);
 
 // The sum of n elements, which must be a multiple of DOT_STREAMS cache lines.
 static float read_range(const float* from, int64_t n) {
@@ -19,7 +19,7 @@ static float read_range(const float* from, int64_t n) {
     for (int64_t i = 0; i < stream; i += LINE_ELEMS)
         for (int64_t s = 0; s < DOT_STREAMS; s++) {
             const float* line = from + s * stream + i;
-            __builtin_prefetch(line + AHEAD_ELEMS);
+            fetch_stream(line, DOT_FAR);
             for (int64_t k = 0; k < LINE_ELEMS; k += VEC_FLOATS) total[s] += load(line + k);
         }
     float all = 0;

@@ -196,10 +196,10 @@ VEC_INLINE vfloat add_step(vfloat sums, const int16_t* x, const uint8_t* codes, 
 }
 
 // sums[s] = the product of x with row `row` + s * stride of m, but for x's scale. Codes are
-// prefetched `ahead` bytes before they are read.
+// prefetched as far as `left` bytes ahead.
 template <int STREAMS, WeightFormat FORMAT>
 VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const CodeMatrix& m, const WholeLevels& table,
-                              int64_t row, int64_t stride, int64_t ahead) {
+                              int64_t row, int64_t stride, int64_t left) {
     const int64_t n = m.padded_C();
     const uint8_t* codes[STREAMS];
     vfloat total[STREAMS] = {};
@@ -210,7 +210,7 @@ VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const Co
             vint part[STREAMS] = {};
             for (int64_t i = c; i < end; i += CODE_GROUP)
                 for (int s = 0; s < STREAMS; s++) {
-                    __builtin_prefetch(codes[s] + i + ahead);
+                    fetch_stream(codes[s] + i, left);
 #pragma GCC unroll 8
                     for (int64_t j = 0; j < CODE_GROUP; j += VEC_SHORTS)
                         part[s] =
@@ -230,7 +230,7 @@ VEC_INLINE void code_products(float (&sums)[STREAMS], const int16_t* x, const Co
         for (int64_t i = c; i < end; i += STEP)
 #pragma GCC unroll 4
             for (int s = 0; s < STREAMS; s++) {
-                __builtin_prefetch(codes[s] + i / 2 + ahead);
+                fetch_stream(codes[s] + i / 2, left);
                 total[s] = add_step<FORMAT>(total[s], x + i, codes[s] + i / 2, table, scales[s] + (i - c) / BLOCK);
             }
     }
@@ -245,9 +245,9 @@ int64_t code_product_streams(floatX* out, const int16_t* x, float x_scale, const
                              const WholeLevels& table, const floatX* bias, int64_t begin, int64_t end) {
     const int64_t columns = (end - begin) / STREAMS;
     for (int64_t o = begin; o < begin + columns; o++) {
-        const int64_t ahead = std::min<int64_t>(DOT_AHEAD, (begin + columns - 1 - o) * m.row_code_bytes());
+        const int64_t left = (begin + columns - 1 - o) * m.row_code_bytes();
         float sums[STREAMS];
-        code_products<STREAMS, FORMAT>(sums, x, m, table, o, columns, ahead);
+        code_products<STREAMS, FORMAT>(sums, x, m, table, o, columns, left);
         for (int s = 0; s < STREAMS; s++) {
             const int64_t column = o + s * columns;
             out[column] = sums[s] * x_scale + (bias ? (float)bias[column] : 0.0f);

@@ -3,41 +3,64 @@
 // as fast as memory delivers them. In generation there is one row.
 //
 // A core has only so many reads under way, and its prefetcher follows only so many streams. So a
-// thread reads DOT_STREAMS rows of the matrix side by side, far apart, and asks for each DOT_AHEAD
-// bytes before it needs them. But it does not read more than DOT_MOST_BYTES at a time: rows that
-// are too far apart take longer to find their pages.
+// thread reads DOT_STREAMS rows of the matrix side by side, far apart. It asks for each line twice:
+// DOT_FAR bytes before it needs it, from memory to the second-level cache, which has more reads
+// under way than the first, and DOT_NEAR before, to the first. But it does not read more than
+// DOT_MOST_BYTES at a time: rows that are too far apart take longer to find their pages.
 #pragma once
 #include <algorithm>
 #include "llmc/cpu/vec.h"
 
-constexpr int64_t DOT_STREAMS = 4, DOT_AHEAD = 2048, CACHE_LINE = 64;
+constexpr int64_t DOT_STREAMS = 4, DOT_FAR = 2048, DOT_NEAR = 1024, CACHE_LINE = 64;
 constexpr int64_t DOT_LEAST_BYTES = 1 << 16, DOT_MOST_BYTES = 3 << 19;  // that a thread reads at a time
 
+// Prefetches what is DOT_FAR and DOT_NEAR bytes ahead of p, but nothing that is more than `left`
+// bytes ahead.
+VEC_INLINE void fetch_stream(const void* p, int64_t left) {
+    constexpr int SECOND_LEVEL = 2;
+    __builtin_prefetch((const char*)p + std::min(DOT_FAR, left), 0, SECOND_LEVEL);
+    __builtin_prefetch((const char*)p + std::min(DOT_NEAR, left));
+}
+
+// As many values as a register holds, widened: of bf16 those at even places, then those at odd
+// ones. In a sum of products both factors have them in this order.
+template <class floatX>
+constexpr int64_t REGISTER_VALUES = VEC_BYTES / sizeof(floatX);
+VEC_INLINE void load_register(vfloat (&values)[1], const float* p) { values[0] = load(p); }
+VEC_INLINE void load_register(vfloat (&values)[2], const bf16* p) {
+    const vuint pairs = (vuint)load((const float*)p);
+    values[0] = (vfloat)(pairs << 16), values[1] = (vfloat)(pairs & 0xFFFF0000u);
+}
+
 // sums[s][r] = the dot product of row r of inp (rows, C), of the last row for r beyond it, with the
-// row of C weights at weight + s * stride. Weights are prefetched `ahead` elements before they are
-// read.
+// row of C weights at weight + s * stride. `left` bytes beyond each weight are the stream's.
 template <int STREAMS, int ROWS, class floatX>
 VEC_INLINE void dot_products(float (&sums)[STREAMS][ROWS], const floatX* inp, int64_t rows, const floatX* weight,
-                             int64_t stride, int64_t C, int64_t ahead) {
-    constexpr int64_t LINE = CACHE_LINE / sizeof(floatX);
+                             int64_t stride, int64_t C, int64_t left) {
+    constexpr int64_t LINE = CACHE_LINE / sizeof(floatX), VECTORS = REGISTER_VALUES<floatX> / VEC_FLOATS;
     vfloat total[STREAMS][ROWS] = {};
     const floatX* row[ROWS];
     for (int64_t r = 0; r < ROWS; r++) row[r] = inp + std::min(r, rows - 1) * C;
-    const auto add = [&](int64_t i, size_t count) {
-        vfloat x[ROWS];
-        for (int r = 0; r < ROWS; r++) x[r] = load_some(row[r] + i, count);
-        for (int s = 0; s < STREAMS; s++) {
-            const vfloat w = load_some(weight + s * stride + i, count);
-            for (int r = 0; r < ROWS; r++) total[s][r] += x[r] * w;
-        }
-    };
     int64_t c = 0;
     for (; c + LINE <= C; c += LINE) {
-        for (int s = 0; s < STREAMS; s++) __builtin_prefetch(weight + s * stride + c + ahead);
+        for (int s = 0; s < STREAMS; s++) fetch_stream(weight + s * stride + c, left);
 #pragma GCC unroll 8
-        for (int64_t i = 0; i < LINE; i += VEC_FLOATS) add(c + i, VEC_FLOATS);
+        for (int64_t i = c; i < c + LINE; i += REGISTER_VALUES<floatX>) {
+            vfloat x[ROWS][VECTORS], w[VECTORS];
+            for (int r = 0; r < ROWS; r++) load_register(x[r], row[r] + i);
+            for (int s = 0; s < STREAMS; s++) {
+                load_register(w, weight + s * stride + i);
+                for (int r = 0; r < ROWS; r++)
+                    for (int v = 0; v < VECTORS; v++) total[s][r] += x[r][v] * w[v];
+            }
+        }
     }
-    for_each_vector(C - c, [&](size_t i, size_t count) { add(c + i, count); });
+    for_each_vector(C - c, [&](size_t i, size_t count) {
+        for (int s = 0; s < STREAMS; s++) {
+            const vfloat w = load_some(weight + s * stride + c + i, count);
+            for (int r = 0; r < ROWS; r++) total[s][r] += load_some(row[r] + c + i, count) * w;
+        }
+    });
     for (int s = 0; s < STREAMS; s++)
         for (int r = 0; r < ROWS; r++) sums[s][r] = sum(total[s][r]);
 }
@@ -49,9 +72,9 @@ inline int64_t dot_product_streams(floatOut* out, const floatX* inp, const float
                                    int64_t rows, int64_t C, int64_t OC, int64_t begin, int64_t end) {
     const int64_t columns = (end - begin) / STREAMS;  // of one stream
     for (int64_t o = begin; o < begin + columns; o++) {
-        const int64_t ahead = std::min<int64_t>(DOT_AHEAD / sizeof(floatX), (begin + columns - 1 - o) * C);
+        const int64_t left = (begin + columns - 1 - o) * C * (int64_t)sizeof(floatX);
         float sums[STREAMS][ROWS];
-        dot_products(sums, inp, rows, weight + o * C, columns * C, C, ahead);
+        dot_products(sums, inp, rows, weight + o * C, columns * C, C, left);
         for (int s = 0; s < STREAMS; s++)
             for (int64_t r = 0; r < rows; r++) {
                 const int64_t column = o + s * columns;
