@@ -28,7 +28,7 @@ template <class floatX>
 constexpr int64_t REGISTER_VALUES = VEC_BYTES / sizeof(floatX);
 VEC_INLINE void load_register(vfloat (&values)[1], const float* p) { values[0] = load(p); }
 VEC_INLINE void load_register(vfloat (&values)[2], const bf16* p) {
-    const vuint pairs = (vuint)load((const float*)p);
+    const vuint pairs = load_pairs(p);
     values[0] = (vfloat)(pairs << 16), values[1] = (vfloat)(pairs & 0xFFFF0000u);
 }
 

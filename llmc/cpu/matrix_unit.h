@@ -61,7 +61,7 @@ inline void multiply_wide_rows(const TileProduct& t, const WideRows& a, int64_t 
     for (int64_t k = 0; k < t.k_tiles * TILE_K; k += 2, b += 2 * TILE_COLS) {
         const auto add_products = [&](int64_t at, auto widen) {
             vfloat values[TILE_VECTORS];
-            for (int j = 0; j < TILE_VECTORS; j++) values[j] = widen((vuint)load((const float*)b + j * VEC_FLOATS));
+            for (int j = 0; j < TILE_VECTORS; j++) values[j] = widen(load_pairs(b + 2 * j * VEC_FLOATS));
 #pragma GCC unroll 16
             for (int i = 0; i < ROWS; i++)
                 for (int j = 0; j < TILE_VECTORS; j++) acc[i][j] += broadcast(a[i][at]) * values[j];

@@ -33,6 +33,7 @@ typedef uint16_t vhalf __attribute__((vector_size(VEC_BYTES / 2)));  // VEC_FLOA
 typedef int8_t vbyte __attribute__((vector_size(VEC_FLOATS)));       // VEC_FLOATS whole numbers of 8 bits
 typedef float vfloat_anywhere __attribute__((vector_size(VEC_BYTES), aligned(4), may_alias));
 typedef uint16_t vhalf_anywhere __attribute__((vector_size(VEC_BYTES / 2), aligned(2), may_alias));
+typedef uint32_t vpairs_anywhere __attribute__((vector_size(VEC_BYTES), aligned(2), may_alias));
 typedef int8_t vbyte_anywhere __attribute__((vector_size(VEC_FLOATS), aligned(1), may_alias));
 
 #define VEC_INLINE inline __attribute__((always_inline))
@@ -64,6 +65,8 @@ VEC_INLINE vhalf narrow(vfloat v) {
 #endif
 }
 VEC_INLINE vfloat load(const bf16* p) { return widen(load_bits(p)); }
+// VEC_FLOATS pairs of bf16, the first of each in the low half.
+VEC_INLINE vuint load_pairs(const bf16* p) { return *(const vpairs_anywhere*)p; }
 VEC_INLINE void store(bf16* p, vfloat v) { *(vhalf_anywhere*)p = narrow(v); }
 // Store a vector, or two of bf16, at a multiple of 64 bytes, past the caches where the CPU can: for
 // what is not read soon. streams_done() comes before other threads read it.
