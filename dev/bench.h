@@ -32,6 +32,7 @@
 // each run. --json FILE writes the same as JSON, of which dev/bench_table.py makes tables and
 // charts.
 #pragma once
+#include <sys/mman.h>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -174,6 +175,9 @@ inline T* buffer(int64_t elems) {
     // calloc: pages that are never accessed take no memory
     void* p = current->only_listed ? calloc(bytes, 1) : aligned_alloc(4096, bytes);
     current->memory.push_back(std::shared_ptr<void>(p, free));
+#ifdef MADV_HUGEPAGE
+    if (bytes >= (4u << 20)) madvise(p, bytes, MADV_HUGEPAGE);  // as the trainer's memory (llmc/cpu/device.h)
+#endif
     if (!current->only_listed) memset(p, 0, bytes);
     return (T*)p;
 }
