@@ -30,9 +30,7 @@ static int64_t in_streams(bf16* out, const bf16* inp, const bf16* weight, int64_
 // All of out, by all threads, in the ranges of matmul_forward().
 template <int STREAMS, Fetch FETCH>
 static void one_row(bf16* out, const bf16* inp, const bf16* weight, int64_t C, int64_t OC) {
-    const int64_t row_bytes = C * sizeof(bf16);
-    const int64_t least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
-    parallel_shrinking_ranges(OC, least, DOT_MOST_BYTES / row_bytes, [&](int64_t begin, int64_t end) {
+    parallel_streams(OC, C * sizeof(bf16), [&](int64_t begin, int64_t end) {
         begin = in_streams<STREAMS, FETCH>(out, inp, weight, C, begin, end);
         in_streams<1, BY_THE_CPU>(out, inp, weight, C, begin, end);
     });

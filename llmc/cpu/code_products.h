@@ -262,8 +262,7 @@ void coded_matmul_row(floatX* out, const floatX* inp, const CodeMatrix& m, const
                       int16_t* x) {
     const WholeLevels table(m.format);
     const float x_scale = round_inputs(x, inp, m.C, m.format);
-    const int64_t row_bytes = m.row_bytes(), least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
-    parallel_shrinking_ranges(m.rows, least, DOT_MOST_BYTES / row_bytes, [&](int64_t begin, int64_t end) {
+    parallel_streams(m.rows, m.row_bytes(), [&](int64_t begin, int64_t end) {
         const int64_t left = code_product_streams<DOT_STREAMS, FORMAT>(out, x, x_scale, m, table, bias, begin, end);
         code_product_streams<1, FORMAT>(out, x, x_scale, m, table, bias, left, end);
         if (!gelu_out) return;

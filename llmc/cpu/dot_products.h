@@ -9,11 +9,20 @@
 // DOT_MOST_BYTES at a time: rows that are too far apart take longer to find their pages.
 #pragma once
 #include <algorithm>
+#include "llmc/base/integer_math.h"
+#include "llmc/cpu/device.h"
 #include "llmc/cpu/vec.h"
 
 constexpr int64_t DOT_STREAMS = 4, DOT_FAR = 2048, DOT_NEAR = 1024, CACHE_LINE = 64;
 constexpr int64_t DOT_LEAST_BYTES = 1 << 16, DOT_MOST_BYTES = 3 << 19;  // that a thread reads at a time
 
+// Calls f(begin, end) on ranges of a matrix's rows, of row_bytes each, which the threads read at a
+// time.
+template <class F>
+inline void parallel_streams(int64_t rows, int64_t row_bytes, F f) {
+    const int64_t least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
+    parallel_shrinking_ranges(rows, least, DOT_MOST_BYTES / row_bytes, f);
+}
 // Prefetches what is DOT_FAR and DOT_NEAR bytes ahead of p, but nothing that is more than `left`
 // bytes ahead.
 VEC_INLINE void fetch_stream(const void* p, int64_t left) {
@@ -29,7 +38,7 @@ constexpr int64_t REGISTER_VALUES = VEC_BYTES / sizeof(floatX);
 VEC_INLINE void load_register(vfloat (&values)[1], const float* p) { values[0] = load(p); }
 VEC_INLINE void load_register(vfloat (&values)[2], const bf16* p) {
     const vuint pairs = load_pairs(p);
-    values[0] = (vfloat)(pairs << 16), values[1] = (vfloat)(pairs & 0xFFFF0000u);
+    values[0] = widen_first(pairs), values[1] = widen_second(pairs);
 }
 
 // sums[s][r] = the dot product of row r of inp (rows, C), of the last row for r beyond it, with the

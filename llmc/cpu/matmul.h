@@ -23,9 +23,7 @@ constexpr int64_t MATMUL_FEW_ROWS = 4;
 template <int ROWS, class floatX>
 void matmul_forward_few_rows(floatX* out, const floatX* inp, const floatX* weight, const floatX* bias, int64_t rows,
                              int64_t C, int64_t OC, floatX* gelu_out) {
-    const int64_t row_bytes = C * sizeof(floatX);
-    const int64_t least = ceil_div(DOT_LEAST_BYTES, row_bytes * DOT_STREAMS) * DOT_STREAMS;
-    parallel_shrinking_ranges(OC, least, DOT_MOST_BYTES / row_bytes, [&](int64_t begin, int64_t end) {
+    parallel_streams(OC, C * sizeof(floatX), [&](int64_t begin, int64_t end) {
         dot_product_columns<ROWS>(out, inp, weight, bias, rows, C, OC, begin, end);
         for (int64_t first = begin; gelu_out && first < rows * OC; first += OC)
             for_each_vector(end - begin, [&](size_t i, size_t count) {

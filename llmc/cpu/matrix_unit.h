@@ -66,8 +66,8 @@ inline void multiply_wide_rows(const TileProduct& t, const WideRows& a, int64_t 
             for (int i = 0; i < ROWS; i++)
                 for (int j = 0; j < TILE_VECTORS; j++) acc[i][j] += broadcast(a[i][at]) * values[j];
         };
-        add_products(k + 1, [](vuint pairs) { return (vfloat)(pairs & 0xFFFF0000u); });
-        add_products(k, [](vuint pairs) { return (vfloat)(pairs << 16); });
+        add_products(k + 1, [](vuint pairs) { return widen_second(pairs); });
+        add_products(k, [](vuint pairs) { return widen_first(pairs); });
     }
     for (int i = 0; i < ROWS; i++)
         for (int j = 0; j < TILE_VECTORS; j++) {

@@ -67,6 +67,8 @@ VEC_INLINE vhalf narrow(vfloat v) {
 VEC_INLINE vfloat load(const bf16* p) { return widen(load_bits(p)); }
 // VEC_FLOATS pairs of bf16, the first of each in the low half.
 VEC_INLINE vuint load_pairs(const bf16* p) { return *(const vpairs_anywhere*)p; }
+VEC_INLINE vfloat widen_first(vuint pairs) { return (vfloat)(pairs << 16); }
+VEC_INLINE vfloat widen_second(vuint pairs) { return (vfloat)(pairs & 0xFFFF0000u); }
 VEC_INLINE void store(bf16* p, vfloat v) { *(vhalf_anywhere*)p = narrow(v); }
 // Store a vector, or two of bf16, at a multiple of 64 bytes, past the caches where the CPU can: for
 // what is not read soon. streams_done() comes before other threads read it.
