@@ -2,6 +2,11 @@
 // that stop or are interrupted, ranks that do not fit.
 #include <sys/time.h>
 #include <csignal>
+#ifdef __linux__
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/syscall.h>
+#endif
 #include "dev/test/meeting.h"
 #include "llmc/comm/all_reduce.h"
 
@@ -17,7 +22,7 @@ static float sum_of(size_t i) { return (value_of(0, i) + value_of(1, i)) + value
 static void sum_under_signals(int rank, int port, bool shares) {
     join_run(3, rank, port);
     if (shares) share_memory();
-    if (shares != (shared_memory.all != nullptr)) _exit(7);
+    if (shares != (shared_memory.pages != nullptr)) _exit(7);
     struct sigaction action = {};
     action.sa_handler = [](int) {};
     action.sa_flags = SA_RESTART;  // as the trainer's; poll() is interrupted all the same
@@ -49,9 +54,15 @@ static void sum_under_signals(int rank, int port, bool shares) {
 
 // Whether this system has what share_memory() needs; if not, processes go on without.
 static bool can_share_memory() {
+#ifdef __linux__
     const int fd = make_shared_file(1), again = open(format("/proc/self/fd/%d", fd).c_str(), O_RDWR);
     close(fd), close(again);
-    return again >= 0;
+    char from = 1, to = 0;
+    const iovec here = {&to, 1}, there = {&from, 1};
+    return again >= 0 && process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
+#else
+    return false;
+#endif
 }
 
 // Rank 0 sends 20 messages of unlike sizes to rank 2, which sends as many back, before either
@@ -119,6 +130,21 @@ static int next_descriptor() {
     const int fd = dup(0);
     close(fd);
     return fd;
+}
+// Has the system refuse this process the memory of others, as a container may. False if it cannot.
+static bool forbid_reading() {
+#ifdef __linux__
+    sock_filter rules[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    const sock_fprog program = {4, rules};
+    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+#else
+    return false;
+#endif
 }
 static void talking() {
     const bool can_share = can_share_memory();
@@ -245,19 +271,21 @@ static void talking() {
         EXPECT(now_seconds() - start < 20);
         finish(died ? second : first, died ? "second" : "first");
     }
-    start_test("shared memory that one rank cannot have: all go on without");
-    for (const int lacks : {0, 1}) {
+    start_test("shared memory that one rank cannot have, and memory of others that it may not read: all go on without");
+    for (const int lacks : {0, 1, 2}) {
         const int meet = free_port();
         const auto talk = [=](int rank) {
             join_run(2, rank, meet);
             const rlimit none{0, 0}, no_more{(rlim_t)next_descriptor(), (rlim_t)next_descriptor()};
             signal(SIGXFSZ, SIG_IGN);
-            if (rank == lacks) setrlimit(rank == 0 ? RLIMIT_FSIZE : RLIMIT_NOFILE, rank == 0 ? &none : &no_more);
+            if (rank == 0 && lacks == 0) setrlimit(RLIMIT_FSIZE, &none);
+            if (rank == 1 && lacks == 1) setrlimit(RLIMIT_NOFILE, &no_more);
+            if (rank == 1 && lacks == 2 && !forbid_reading()) _exit(4);
             share_memory();
             std::vector<float> data(2 * 1001, (float)rank + 1);
             comm_reduce_scatter_start(data.data(), 1001, 0);
             comm_wait("the sum");
-            if (shared_memory.all || data[rank * 1001] != 3) _exit(3);
+            if (shared_memory.pages || data[rank * 1001] != 3) _exit(3);
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
         EXPECT(said(finish(first, "first"), 0, "") && said(finish(second, "second"), 0, ""));

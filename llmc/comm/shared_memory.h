@@ -1,13 +1,10 @@
-// Buckets between processes of one host: through memory that all of them map, in place of MPI or
-// TCP (comm.h), by which they have met.
+// Buckets between processes of one host: each reads the memory of the others, in place of MPI or
+// TCP (comm.h), by which they have met. The system copies (process_vm_readv); what they map
+// together is a page of each, on which it says where its data lies and how far it is.
 //
-// Each process has a piece for others to read, twice. In a turn every process fills its piece, then
-// reads those of the others; in the next turn it fills its second piece, so it need not wait until
-// all have read the first. Pieces are small enough to stay in the cache.
-//
-//     turn:       0            1            2
-//     rank 0      fill a read  fill b read  fill a read      a is filled again when all ranks have
-//     rank 1      fill a read  fill b read  fill a read      ended turn 0
+//     rank 0      says where | reads of rank 1's memory      | may write again
+//     rank 1      says where | reads of rank 0's memory      | may write again
+//                            all have said so                all have read
 //
 // Messages between two ranks (comm_send_start) go on by MPI or TCP.
 //
@@ -17,6 +14,7 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
@@ -29,24 +27,27 @@
 #include "llmc/base/clock.h"
 #include "llmc/comm/add_in_order.h"
 #include "llmc/comm/tcp.h"
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
 
-constexpr int64_t SHARED_PIECE_BYTES = 1 << 18;
-// What one process has of the memory: two pieces, and a page on which it says how far it is.
-constexpr int64_t SHARED_PROGRESS_BYTES = 4096, SHARED_BYTES = SHARED_PROGRESS_BYTES + 2 * SHARED_PIECE_BYTES;
+// What a process needs: a page, and room for the pieces of others that it adds, which fits the
+// cache.
+constexpr int64_t SHARED_PAGE_BYTES = 4096, SHARED_PIECE_BYTES = 1 << 18;
+constexpr int64_t SHARED_BYTES = SHARED_PAGE_BYTES + SHARED_PIECE_BYTES;
 
 struct SharedMemory {
-    struct Progress {
-        std::atomic<int64_t> filled, read;  // the turns in which this process has done so
+    struct Page {
+        std::atomic<int64_t> ready, read;  // the turns in which this process has said where its data is, and read
+        std::atomic<const char*> data;     // of its turn
         std::atomic<int64_t> pid;
     };
     static_assert(std::atomic<int64_t>::is_always_lock_free, "a lock would be seen by one process alone");
-    char* all = nullptr;  // SHARED_BYTES of each rank; null: not in use
-    int64_t turn = 0;
+    char* pages = nullptr;  // of each rank; null: not in use
+    int64_t turns = 0;
+    std::vector<float> pieces{};
 
-    Progress& progress(int64_t rank) const { return *(Progress*)(all + rank * SHARED_BYTES); }
-    char* piece(int64_t rank) const {
-        return all + rank * SHARED_BYTES + SHARED_PROGRESS_BYTES + turn % 2 * SHARED_PIECE_BYTES;
-    }
+    Page& page(int64_t rank) const { return *(Page*)(pages + rank * SHARED_PAGE_BYTES); }
 };
 inline SharedMemory shared_memory;
 
@@ -62,7 +63,7 @@ inline void wait_for_turns(const std::atomic<int64_t>& done, int64_t turns, int6
         if (now - looked < 0.02) continue;
         looked = now;
         int64_t ended = tcp_ended_rank();
-        if (kill((pid_t)shared_memory.progress(rank).pid, 0) != 0 && errno == ESRCH) ended = rank;
+        if (kill((pid_t)shared_memory.page(rank).pid, 0) != 0 && errno == ESRCH) ended = rank;
         if (ended >= 0)
             end_after_loss(ended, format("rank %d has ended: this one waited for it in an exchange of slices", ended));
         if (now - begin > (double)comm.timeout_s)
@@ -71,81 +72,87 @@ inline void wait_for_turns(const std::atomic<int64_t>& done, int64_t turns, int6
                                         comm.timeout_s, rank));
     }
 }
-// A turn: fill(piece) writes what others read of this process; read() is called when all pieces of
-// its group are filled. All processes take the same turns, each with its group.
-template <class Fill, class Read>
-void take_turn(const CommGroup& group, Fill fill, Read read) {
+// to (bytes) = what a rank has at that address. False if it has ended, or this process may not read
+// it.
+inline bool read_memory(int64_t rank, void* to, const char* from, int64_t bytes) {
+#ifdef __linux__
+    const pid_t pid = (pid_t)shared_memory.page(rank).pid;
+    for (int64_t done = 0; done < bytes;) {
+        const iovec here = {(char*)to + done, (size_t)(bytes - done)};
+        const iovec there = {(char*)from + done, (size_t)(bytes - done)};
+        const int64_t n = process_vm_readv(pid, &here, 1, &there, 1, 0);
+        if (n <= 0) return false;
+        done += n;
+    }
+    return true;
+#else
+    return (void)rank, (void)to, (void)from, bytes == 0;
+#endif
+}
+// In a turn this must succeed; if not, the run ends.
+inline void must_read(int64_t rank, void* to, const char* from, int64_t bytes) {
+    if (!read_memory(rank, to, from, bytes))
+        end_after_loss(rank, format("rank %d has ended: its memory cannot be read (%s)", rank, strerror(errno)));
+}
+// A turn: the others of a group read of what this process has at `data`, and it reads of theirs.
+// read_all(at) is called when all have said where that is, at(i) for member i; the turn ends when
+// all have read. All processes take the same turns, each with its group.
+template <class ReadAll>
+void take_turn(const CommGroup& group, const void* data, ReadAll read_all) {
     SharedMemory& m = shared_memory;
-    for (int64_t r = 0; r < comm.processes; r++) wait_for_turns(m.progress(r).read, m.turn - 1, r);
-    fill(m.piece(comm.rank));
-    m.progress(comm.rank).filled.store(m.turn + 1, std::memory_order_release);
-    for (int64_t i = 0; i < group.processes; i++)
-        wait_for_turns(m.progress(group.member(i)).filled, m.turn + 1, group.member(i));
-    read();
-    m.progress(comm.rank).read.store(m.turn + 1, std::memory_order_release);
-    m.turn++;
+    const int64_t turns = ++m.turns;
+    const auto wait = [&](std::atomic<int64_t> SharedMemory::Page::*done) {
+        (m.page(comm.rank).*done).store(turns, std::memory_order_release);
+        for (int64_t i = 0; i < group.processes; i++)
+            wait_for_turns(m.page(group.member(i)).*done, turns, group.member(i));
+    };
+    m.page(comm.rank).data = (const char*)data;
+    wait(&SharedMemory::Page::ready);
+    read_all([&](int64_t i) -> const char* { return m.page(group.member(i)).data; });
+    wait(&SharedMemory::Page::read);
 }
 
-// In a turn each process gives every other a part of what is for that one.
 inline void shared_exchange(const Started& c, void* out, const void* data, int64_t bytes) {
     const CommGroup& group = c.group;
-    const int64_t P = group.processes, own = group.rank, part = SHARED_PIECE_BYTES / P;
-    const auto at = [&](const void* all, int64_t rank, int64_t first) { return (char*)all + rank * bytes + first; };
-    memcpy(at(out, own, 0), at(data, own, 0), bytes);
-    for (int64_t first = 0; first < bytes; first += part) {
-        const int64_t n = std::min(part, bytes - first);
-        take_turn(
-            group,
-            [&](char* piece) {
-                for (int64_t r = 0; r < P; r++) memcpy(piece + r * part, at(data, r, first), n);
-            },
-            [&] {
-                for (int64_t r = 0; r < P; r++)
-                    if (r != own) memcpy(at(out, r, first), shared_memory.piece(group.member(r)) + own * part, n);
-            });
-    }
+    const int64_t own = group.rank;
+    take_turn(group, data, [&](auto at) {
+        for (int64_t i = 0; i < group.processes; i++)
+            must_read(group.member(i), (char*)out + i * bytes, at(i) + own * bytes, bytes);
+    });
 }
-// In a turn each process gives every other a part of that one's slice.
 inline void shared_sum_slices(const Started& c, float* data, int64_t n_elems) {
     const CommGroup& group = c.group;
-    const int64_t P = group.processes, own = group.rank, part = SHARED_PIECE_BYTES / (int64_t)sizeof(float) / P;
+    const int64_t P = group.processes, own = group.rank;
+    const int64_t most = std::max<int64_t>(1, SHARED_PIECE_BYTES / (int64_t)sizeof(float) / (P - 1));
     float* const mine = data + own * n_elems;
     std::vector<const float*> sources(P);
-    for (int64_t first = 0; first < n_elems; first += part) {
-        const int64_t n = std::min(part, n_elems - first);
-        take_turn(
-            group,
-            [&](char* piece) {
-                for (int64_t r = 0; r < P; r++)
-                    if (r != own) memcpy((float*)piece + r * part, data + r * n_elems + first, n * sizeof(float));
-            },
-            [&] {
-                for (int64_t r = 0; r < P; r++)
-                    sources[r] =
-                        r == own ? mine + first : (const float*)shared_memory.piece(group.member(r)) + own * part;
-                add_in_order(mine + first, sources, n);
-            });
-    }
+    take_turn(group, data, [&](auto at) {
+        for (int64_t first = 0; first < n_elems; first += most) {
+            const int64_t n = std::min(most, n_elems - first);
+            float* piece = shared_memory.pieces.data();
+            for (int64_t i = 0; i < P; i++) {
+                sources[i] = i == own ? mine + first : piece;
+                if (i == own) continue;
+                must_read(group.member(i), piece, at(i) + (own * n_elems + first) * sizeof(float), n * sizeof(float));
+                piece += n;
+            }
+            add_in_order(mine + first, sources, n);
+        }
+    });
 }
 inline void shared_all_gather(const Started& c, void* data, int64_t bytes) {
     const CommGroup& group = c.group;
-    const auto slice = [&](int64_t rank, int64_t first) { return (char*)data + rank * bytes + first; };
-    for (int64_t first = 0; first < bytes; first += SHARED_PIECE_BYTES) {
-        const int64_t n = std::min(SHARED_PIECE_BYTES, bytes - first);
-        take_turn(
-            group, [&](char* piece) { memcpy(piece, slice(group.rank, first), n); },
-            [&] {
-                for (int64_t r = 0; r < group.processes; r++)
-                    if (r != group.rank) memcpy(slice(r, first), shared_memory.piece(group.member(r)), n);
-            });
-    }
+    take_turn(group, data, [&](auto at) {
+        for (int64_t i = 0; i < group.processes; i++)
+            if (i != group.rank) must_read(group.member(i), (char*)data + i * bytes, at(i) + i * bytes, bytes);
+    });
 }
 
 // A file of so many zeros in memory, without a name, so that nothing is left of it when the
 // processes end. Returns its descriptor, -1 if there is no room or this system has no such files.
 inline int make_shared_file(int64_t bytes) {
 #ifdef __linux__
-    const int fd = memfd_create("slices", MFD_CLOEXEC);
+    const int fd = memfd_create("pages", MFD_CLOEXEC);
     const std::vector<char> zeros(bytes);  // are written, so that a lack of memory shows here, not in a step
     if (fd < 0 || write(fd, zeros.data(), bytes) == bytes) return fd;
     close(fd);
@@ -154,13 +161,25 @@ inline int make_shared_file(int64_t bytes) {
 #endif
     return -1;
 }
+// True if this process can read the memory of all others, each of which has the key there.
+inline bool reads_all(uint64_t key) {
+    shared_memory.page(comm.rank).data = (const char*)&key;
+    comm_barrier("the shared memory");  // all have said where
+    bool all = true;
+    for (int64_t r = 0; r < comm.processes; r++) {
+        uint64_t its = 0;
+        all &= read_memory(r, &its, shared_memory.page(r).data, sizeof(its)) && its == key;
+    }
+    comm_barrier("the shared memory");  // all have read
+    return all;
+}
 // Has processes that are all on one host exchange buckets by shared memory from here on. Where one
 // of them cannot, all of them go on as before.
 inline void share_memory() {
-    const int64_t bytes = comm.processes * SHARED_BYTES, KEY_AT = 64;
+    const int64_t bytes = comm.processes * SHARED_PAGE_BYTES, KEY_AT = 64;
     struct Place {
         int64_t pid, fd;  // where rank 0 has the file
-        uint64_t key;     // is on its first page, so that a file of another host is not taken for this one
+        uint64_t key;     // in the file and in each process, so that none of another host is taken for it
     } place = {};
     int fd = -1;
     if (comm.rank == 0) {
@@ -175,16 +194,22 @@ inline void share_memory() {
     void* memory = MAP_FAILED;
     if (fd >= 0 && place.fd >= 0 && pread(fd, &key, sizeof(key), KEY_AT) == sizeof(key) && key == place.key)
         memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    bool all = true;
-    for (const int ready : comm_gather((int)(memory != MAP_FAILED), "the shared memory")) all &= ready;
+    const auto everywhere = [](bool here) { return !comm_any(!here, "the shared memory"); };
+    bool all = everywhere(memory != MAP_FAILED);
     if (fd >= 0) close(fd);  // not before all have opened it
+    if (all) {
+#ifdef __linux__
+        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only a parent may read the memory of a process (Yama)
+#endif
+        shared_memory = {(char*)memory, 0, std::vector<float>(SHARED_PIECE_BYTES / sizeof(float))};
+        shared_memory.page(comm.rank).pid = getpid();
+        all = everywhere(reads_all(key));
+    }
     if (!all) {
+        shared_memory = {};
         if (memory != MAP_FAILED) munmap(memory, bytes);
         return;
     }
-    shared_memory = {(char*)memory, 0};
-    shared_memory.progress(comm.rank).pid = getpid();
-    comm_barrier("the shared memory");  // all have said so
     comm.transport.exchange_start = shared_exchange, comm.transport.sum_slices_start = shared_sum_slices;
     comm.transport.all_gather_start = shared_all_gather;
     // Sums do not travel while this process computes, so all are postponed until they are needed:

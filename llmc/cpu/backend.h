@@ -104,8 +104,8 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         const bool to_be_shared =
             o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
         const int64_t most = std::max(comm.shards.processes, comm.replicas.processes);  // in a sum
-        if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.all != nullptr))
-            rows.push_back({"scratch", "shared memory", "own pieces", SHARED_BYTES});
+        if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.pages != nullptr))
+            rows.push_back({"scratch", "shared memory", "pieces to add", SHARED_BYTES});
         else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
             rows.push_back({"scratch", "pieces received", "of two sums", 2 * most * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
@@ -234,7 +234,7 @@ inline DetectedDevice detected_cpu(const GPT2& model) {
 
 inline void name_threads(const GPT2&) {
     for (int i = 0; i < device.threads; i++) trace.tracks.push_back({format("thread %d", i), {}});
-    if (!comm.transport.wait || shared_memory.all) return;  // what travels does so while the program waits
+    if (!comm.transport.wait || shared_memory.pages) return;  // what travels does so while the program waits
     trace.communication = (int64_t)trace.tracks.size();
     trace.tracks.push_back({"communication", {}});
 }

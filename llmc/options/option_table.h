@@ -246,7 +246,7 @@ inline const std::vector<OptionRow>& option_table() {
         whole(PROCESSES, "", "--bucket-mb", &O::bucket_mb, 0, 1 << 20, "0..", "0",
               "gradients of layers wait until so many MB are complete, and travel together; 0: each layer's at once"),
         whole(PROCESSES, "", "--shared-memory", &O::shared_memory, 0, 1, "0, 1", "1",
-              "CPU: processes on one machine exchange gradients and weights through memory that they share"),
+              "CPU: processes on one machine read gradients and weights from the memory of each other"),
         whole(EVERYDAY | TRAINING, "", "--seed", &O::seed, 0, many, "0..", "42",
               "of weights, data order, sampling, stochastic rounding, dropout"),
         whole(DATA, "", "--shuffle", &O::shuffle, 0, 1, "0, 1", "1", "shards and windows in a new order each epoch"),
