@@ -234,8 +234,8 @@ void backward_to(GPT2& model, const Batch& batch) {
     const int64_t B = batch.B, T = batch.T, rows = B * T, last = c.L - 1;
     const bool add = model.adds(batch);
     const auto [param, act, act32] = of_layer<floatX>(model, last);
-    memset((void*)act(DRESIDUAL), 0,
-           rows * c.C * sizeof(floatX));  // layernorm_backward adds to it, from d(lnf) in BRANCH
+    // d(residual3), from d(lnf) in BRANCH: layernorm_backward adds to it
+    memset((void*)act(DRESIDUAL), 0, rows * c.C * sizeof(floatX));
     kernels::layernorm_backward(act(DRESIDUAL), grad<floatG>(model, LNFW), grad<floatG>(model, LNFB), act(BRANCH),
                                 act(RESIDUAL3), param(LNFW), act32(LNF_MEAN), act32(LNF_RSTD), rows, c.C, add);
     const int64_t lowest = model.layout.lowest_trained();  // -1 unless some tensors do not train

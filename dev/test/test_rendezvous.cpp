@@ -2,6 +2,7 @@
 // that stop or are interrupted, ranks that do not fit.
 #include <sys/time.h>
 #include <csignal>
+#include <thread>
 #ifdef __linux__
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -19,9 +20,16 @@ __attribute__((noinline)) static float value_of(int rank, size_t i) {
 }
 static float sum_of(size_t i) { return (value_of(0, i) + value_of(1, i)) + value_of(2, i); }
 
+static void loop_on_two_threads(int64_t n, const std::function<void(int64_t i)>& f) {
+    std::thread other([&] {
+        for (int64_t i = 1; i < n; i += 2) f(i);
+    });
+    for (int64_t i = 0; i < n; i += 2) f(i);
+    other.join();
+}
 static void sum_under_signals(int rank, int port, bool shares) {
     join_run(3, rank, port);
-    if (shares) share_memory();
+    if (shares) share_memory(loop_on_two_threads);
     if (shares != (shared_memory.pages != nullptr)) _exit(7);
     struct sigaction action = {};
     action.sa_handler = [](int) {};

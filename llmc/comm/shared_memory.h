@@ -1,6 +1,6 @@
-// Buckets between processes of one host: each reads the memory of the others, in place of MPI or
-// TCP (comm.h), by which they have met. The system copies (process_vm_readv); what they map
-// together is a page of each, on which it says where its data lies and how far it is.
+// Buckets between processes of one host: each reads the memory of the others, on all its threads,
+// in place of MPI or TCP (comm.h), by which they have met. The system copies (process_vm_readv);
+// what they map together is a page of each, on which it says where its data lies and how far it is.
 //
 //     rank 0      says where | reads of rank 1's memory      | may write again
 //     rank 1      says where | reads of rank 0's memory      | may write again
@@ -23,18 +23,23 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <vector>
 #include "llmc/base/clock.h"
+#include "llmc/base/integer_math.h"
 #include "llmc/comm/add_in_order.h"
 #include "llmc/comm/tcp.h"
 #ifdef __linux__
 #include <sys/prctl.h>
 #endif
 
-// What a process needs: a page, and room for the pieces of others that it adds, which fits the
+// What a process needs: a page, and for each thread room for the pieces that it adds, which fit the
 // cache.
 constexpr int64_t SHARED_PAGE_BYTES = 4096, SHARED_PIECE_BYTES = 1 << 18;
-constexpr int64_t SHARED_BYTES = SHARED_PAGE_BYTES + SHARED_PIECE_BYTES;
+inline int64_t shared_bytes(int64_t threads) { return SHARED_PAGE_BYTES + threads * SHARED_PIECE_BYTES; }
+
+// Calls f(i) for each i from 0 to n - 1, maybe on many threads: the parallel_for of the device.
+using ParallelLoop = void (*)(int64_t n, const std::function<void(int64_t i)>& f);
 
 struct SharedMemory {
     struct Page {
@@ -45,7 +50,7 @@ struct SharedMemory {
     static_assert(std::atomic<int64_t>::is_always_lock_free, "a lock would be seen by one process alone");
     char* pages = nullptr;  // of each rank; null: not in use
     int64_t turns = 0;
-    std::vector<float> pieces{};
+    ParallelLoop loop = nullptr;
 
     Page& page(int64_t rank) const { return *(Page*)(pages + rank * SHARED_PAGE_BYTES); }
 };
@@ -89,16 +94,12 @@ inline bool read_memory(int64_t rank, void* to, const char* from, int64_t bytes)
     return (void)rank, (void)to, (void)from, bytes == 0;
 #endif
 }
-// In a turn this must succeed; if not, the run ends.
-inline void must_read(int64_t rank, void* to, const char* from, int64_t bytes) {
-    if (!read_memory(rank, to, from, bytes))
-        end_after_loss(rank, format("rank %d has ended: its memory cannot be read (%s)", rank, strerror(errno)));
-}
 // A turn: the others of a group read of what this process has at `data`, and it reads of theirs.
-// read_all(at) is called when all have said where that is, at(i) for member i; the turn ends when
-// all have read. All processes take the same turns, each with its group.
-template <class ReadAll>
-void take_turn(const CommGroup& group, const void* data, ReadAll read_all) {
+// When all have said where that is, calls read(first, count, from) for ranges of n, `most` at a
+// time, on all threads; from(i, to, offset, bytes) reads of member i. The turn ends when all have
+// read. All processes take the same turns, each with its group.
+template <class Read>
+void take_turn(const CommGroup& group, const void* data, int64_t n, int64_t most, Read read) {
     SharedMemory& m = shared_memory;
     const int64_t turns = ++m.turns;
     const auto wait = [&](std::atomic<int64_t> SharedMemory::Page::*done) {
@@ -108,43 +109,44 @@ void take_turn(const CommGroup& group, const void* data, ReadAll read_all) {
     };
     m.page(comm.rank).data = (const char*)data;
     wait(&SharedMemory::Page::ready);
-    read_all([&](int64_t i) -> const char* { return m.page(group.member(i)).data; });
+    std::atomic<int64_t> lost{-1};
+    const auto from = [&](int64_t i, void* to, int64_t offset, int64_t bytes) {
+        const int64_t rank = group.member(i);
+        if (!read_memory(rank, to, m.page(rank).data + offset, bytes)) lost = rank;
+    };
+    m.loop(ceil_div(n, most), [&](int64_t p) { read(p * most, std::min(most, n - p * most), from); });
+    if (lost >= 0) end_after_loss(lost, format("rank %d has ended: this one was reading its slices", (int64_t)lost));
     wait(&SharedMemory::Page::read);
 }
 
 inline void shared_exchange(const Started& c, void* out, const void* data, int64_t bytes) {
     const CommGroup& group = c.group;
-    const int64_t own = group.rank;
-    take_turn(group, data, [&](auto at) {
+    take_turn(group, data, bytes, SHARED_PIECE_BYTES, [&](int64_t first, int64_t count, auto from) {
         for (int64_t i = 0; i < group.processes; i++)
-            must_read(group.member(i), (char*)out + i * bytes, at(i) + own * bytes, bytes);
+            from(i, (char*)out + i * bytes + first, group.rank * bytes + first, count);
     });
 }
 inline void shared_sum_slices(const Started& c, float* data, int64_t n_elems) {
     const CommGroup& group = c.group;
-    const int64_t P = group.processes, own = group.rank;
-    const int64_t most = std::max<int64_t>(1, SHARED_PIECE_BYTES / (int64_t)sizeof(float) / (P - 1));
-    float* const mine = data + own * n_elems;
-    std::vector<const float*> sources(P);
-    take_turn(group, data, [&](auto at) {
-        for (int64_t first = 0; first < n_elems; first += most) {
-            const int64_t n = std::min(most, n_elems - first);
-            float* piece = shared_memory.pieces.data();
-            for (int64_t i = 0; i < P; i++) {
-                sources[i] = i == own ? mine + first : piece;
-                if (i == own) continue;
-                must_read(group.member(i), piece, at(i) + (own * n_elems + first) * sizeof(float), n * sizeof(float));
-                piece += n;
-            }
-            add_in_order(mine + first, sources, n);
+    const int64_t P = group.processes, own = group.rank * n_elems, FLOAT = sizeof(float);
+    const int64_t most = std::max<int64_t>(1, SHARED_PIECE_BYTES / FLOAT / (P - 1));
+    take_turn(group, data, n_elems, most, [&](int64_t first, int64_t count, auto from) {
+        thread_local std::vector<float> pieces(SHARED_PIECE_BYTES / FLOAT);
+        float *piece = pieces.data(), *const mine = data + own + first;
+        std::vector<const float*> sources(P, mine);
+        for (int64_t i = 0; i < P; i++) {
+            if (i == group.rank) continue;
+            from(i, piece, (own + first) * FLOAT, count * FLOAT);
+            sources[i] = piece, piece += count;
         }
+        add_in_order(mine, sources, count);
     });
 }
 inline void shared_all_gather(const Started& c, void* data, int64_t bytes) {
     const CommGroup& group = c.group;
-    take_turn(group, data, [&](auto at) {
+    take_turn(group, data, bytes, SHARED_PIECE_BYTES, [&](int64_t first, int64_t count, auto from) {
         for (int64_t i = 0; i < group.processes; i++)
-            if (i != group.rank) must_read(group.member(i), (char*)data + i * bytes, at(i) + i * bytes, bytes);
+            if (i != group.rank) from(i, (char*)data + i * bytes + first, i * bytes + first, count);
     });
 }
 
@@ -173,9 +175,12 @@ inline bool reads_all(uint64_t key) {
     comm_barrier("the shared memory");  // all have read
     return all;
 }
+inline void loop_in_order(int64_t n, const std::function<void(int64_t i)>& f) {
+    for (int64_t i = 0; i < n; i++) f(i);
+}
 // Has processes that are all on one host exchange buckets by shared memory from here on. Where one
 // of them cannot, all of them go on as before.
-inline void share_memory() {
+inline void share_memory(ParallelLoop loop = loop_in_order) {
     const int64_t bytes = comm.processes * SHARED_PAGE_BYTES, KEY_AT = 64;
     struct Place {
         int64_t pid, fd;  // where rank 0 has the file
@@ -201,7 +206,7 @@ inline void share_memory() {
 #ifdef __linux__
         prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only a parent may read the memory of a process (Yama)
 #endif
-        shared_memory = {(char*)memory, 0, std::vector<float>(SHARED_PIECE_BYTES / sizeof(float))};
+        shared_memory = {(char*)memory, 0, loop};
         shared_memory.page(comm.rank).pid = getpid();
         all = everywhere(reads_all(key));
     }

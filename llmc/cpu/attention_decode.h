@@ -54,15 +54,13 @@ inline void weighted_sum(floatX* out, const float* p, const floatX* values, int6
     // The values are one stream, with more reads under way than a first-level cache takes: they are
     // asked for to be in the second-level cache.
     constexpr int64_t AHEAD = 4096 / sizeof(floatX);
-    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
     int64_t c = 0;
     for (; c + WIDTH <= HS; c += WIDTH) {
         vfloat mix[VECTORS] = {};
         for (int64_t t = 0; t < n; t++) {
             const floatX* row = values + t * HS + c;
             const int64_t ahead = std::min<int64_t>(AHEAD, (n - 1 - t) * HS);
-            for (int64_t i = 0; i < WIDTH; i += LINE)
-                __builtin_prefetch(row + ahead + i, /*for a write*/ 0, SECOND_LEVEL);
+            for (int64_t i = 0; i < WIDTH; i += LINE) fetch_to_second_level(row + ahead + i);
             for (int64_t i = 0; i < VECTORS; i++) mix[i] += load(row + i * VEC_FLOATS) * p[t];
         }
         for (int64_t i = 0; i < VECTORS; i++) store(out + c + i * VEC_FLOATS, mix[i] * factor);

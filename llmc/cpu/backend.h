@@ -105,7 +105,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
             o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
         const int64_t most = std::max(comm.shards.processes, comm.replicas.processes);  // in a sum
         if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.pages != nullptr))
-            rows.push_back({"scratch", "shared memory", "pieces to add", SHARED_BYTES});
+            rows.push_back({"scratch", "shared memory", "pieces to add", shared_bytes(device.threads)});
         else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
             rows.push_back({"scratch", "pieces received", "of two sums", 2 * most * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
@@ -153,7 +153,8 @@ inline PlanDevice this_cpu(const GPT2& model, const Options&) {
 }
 
 inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
-    if (o.shared_memory && s.training && comm.processes > 1) share_memory();
+    if (o.shared_memory && s.training && comm.processes > 1)
+        share_memory([](int64_t n, const auto& f) { parallel_for(n, f); });
     const int64_t needed = plan_bytes(cpu_plan_rows(model, s, o)), present = machine_bytes();
     if (needed > present)
         runtime_failure(

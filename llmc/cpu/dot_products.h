@@ -26,8 +26,7 @@ inline void parallel_streams(int64_t rows, int64_t row_bytes, F f) {
 // Prefetches what is DOT_FAR and DOT_NEAR bytes ahead of p, but nothing that is more than `left`
 // bytes ahead.
 VEC_INLINE void fetch_stream(const void* p, int64_t left) {
-    constexpr int SECOND_LEVEL = 2;
-    __builtin_prefetch((const char*)p + std::min(DOT_FAR, left), 0, SECOND_LEVEL);
+    fetch_to_second_level((const char*)p + std::min(DOT_FAR, left));
     __builtin_prefetch((const char*)p + std::min(DOT_NEAR, left));
 }
 

@@ -274,7 +274,6 @@ private:
 // Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each.
 template <int STRIPS, int COLS, class Unit>
 inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
-    constexpr int SECOND_LEVEL = 2;  // for __builtin_prefetch
     const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
     float* c = t.C + strip * TILE_ROWS * t.ldc + column * TILE_COLS;
     const int64_t a_bytes = t.a_stride * 2, c_bytes = t.ldc * 4, below = TILE_ROWS * t.ldc;
@@ -290,8 +289,7 @@ inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, 
         if constexpr (STRIPS == 2 && COLS == 2) unit.template zero<3>();
     }
     for (int64_t k = 0; k < t.k_tiles; k++, a += TILE_K, b += TILE_ELEMS) {
-        for (int64_t i = 0; i < t.next_rows; i++)
-            __builtin_prefetch(t.next + i * t.next_stride + k * TILE_K, 0, SECOND_LEVEL);
+        for (int64_t i = 0; i < t.next_rows; i++) fetch_to_second_level(t.next + i * t.next_stride + k * TILE_K);
         unit.template load<4>(a, a_bytes);
         unit.template load_once<6>(b, 64);
         unit.template multiply<0, 4, 6>();

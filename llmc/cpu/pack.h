@@ -187,8 +187,8 @@ inline void pack_tiles_by_columns(bf16* out, MatrixView<bf16> B, int64_t k0, int
 // not fit the sets of the first.
 VEC_INLINE void pack_two_tiles(bf16* left, bf16* right, const bf16* from, int64_t stride, int64_t rows,
                                int64_t columns) {
-    constexpr int WIDTH = 2 * TILE_COLS, SECOND_LEVEL = 2;  // for __builtin_prefetch
-    for (int k = 0; k < TILE_K; k++) __builtin_prefetch(from + (TILE_K + k) * stride, 0, SECOND_LEVEL);
+    constexpr int WIDTH = 2 * TILE_COLS;
+    for (int k = 0; k < TILE_K; k++) fetch_to_second_level(from + (TILE_K + k) * stride);
     if (rows >= TILE_K && columns >= WIDTH) return pack_tiles_of_rows({left, right}, from, stride);
     alignas(64) bf16 padded[TILE_K * WIDTH];
     copy_padded(padded, WIDTH, TILE_K, WIDTH, from, stride, rows, columns);
