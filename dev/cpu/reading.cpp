@@ -28,7 +28,7 @@ static float read_range(const float* from, int64_t n) {
 }
 
 static double read_ms(int64_t bytes, int passes) {
-    const int64_t least = DOT_LEAST_BYTES / sizeof(float), most = DOT_MOST_BYTES / sizeof(float);
+    const int64_t least = DOT_LEAST_BYTES / sizeof(float);
     const int64_t n = bytes / sizeof(float) / least * least;
     float* from = (float*)map_memory(bytes);
     parallel_ranges(n, 1 << 18, [&](int64_t begin, int64_t end) { std::fill(from + begin, from + end, 1.0f); });
@@ -36,7 +36,7 @@ static double read_ms(int64_t bytes, int passes) {
     for (int pass = -1; pass < passes; pass++) {
         if (pass == 0) begin_s = now_seconds();  // the first pass warms up
         std::atomic<int64_t> wrong{0};
-        parallel_shrinking_ranges(n, least, most, [&](int64_t begin, int64_t end) {
+        parallel_streams(n, sizeof(float), [&](int64_t begin, int64_t end) {
             wrong += read_range(from + begin, end - begin) != (float)(end - begin);
         });
         if (wrong) runtime_failure("internal: the sum of what was read is not the sum of what was written");

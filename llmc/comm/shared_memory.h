@@ -163,8 +163,9 @@ inline int make_shared_file(int64_t bytes) {
 #endif
     return -1;
 }
-// True if this process can read the memory of all others, each of which has the key there.
-inline bool reads_all(uint64_t key) {
+// True if this process can read the memory of all others, each of which has the key there, and must
+// keep it until it has heard of all.
+inline bool reads_all(const uint64_t& key) {
     shared_memory.page(comm.rank).data = (const char*)&key;
     comm_barrier("the shared memory");  // all have said where
     bool all = true;
@@ -172,7 +173,6 @@ inline bool reads_all(uint64_t key) {
         uint64_t its = 0;
         all &= read_memory(r, &its, shared_memory.page(r).data, sizeof(its)) && its == key;
     }
-    comm_barrier("the shared memory");  // all have read
     return all;
 }
 inline void loop_in_order(int64_t n, const std::function<void(int64_t i)>& f) {
