@@ -128,14 +128,15 @@ def available_bytes():
 
 
 def peak_of(command):
-    """Runs it. The most that one process of it had resident and in swap space together, looked at 50 times a second."""
+    """Runs it. The most that one process of it had resident and in swap space together, looked at 50 times a second;
+    of what several have in common, its part of it."""
     process, most = children.start([str(c) for c in command], cwd=ROOT, stdout=subprocess.DEVNULL), 0
     while process.poll() is None:
         time.sleep(0.02)
         family = [process.pid]
         for pid in family:  # which grows
             family += children_of(pid)
-            most = max(most, kibibytes(f"/proc/{pid}/status", "VmRSS", "VmSwap"))
+            most = max(most, kibibytes(f"/proc/{pid}/smaps_rollup", "Pss", "SwapPss"))
     if process.returncode:
         sys.exit(f"{command} failed")
     return 1024 * most

@@ -3,11 +3,6 @@
 #include <sys/time.h>
 #include <csignal>
 #include <thread>
-#ifdef __linux__
-#include <linux/filter.h>
-#include <linux/seccomp.h>
-#include <sys/syscall.h>
-#endif
 #include "dev/test/meeting.h"
 #include "llmc/comm/all_reduce.h"
 
@@ -27,10 +22,21 @@ static void loop_on_two_threads(int64_t n, const std::function<void(int64_t i)>&
     for (int64_t i = 0; i < n; i += 2) f(i);
     other.join();
 }
+static void copy(void* to, const void* from, int64_t bytes) { memcpy(to, from, bytes); }
+static const ReadingDevice TWO_THREADS = {2, loop_on_two_threads, copy};
+
+// n values of a rank, in memory that the others read, if the ranks share it.
+template <class T>
+static T* room(int64_t n, T value) {
+    T* const values = (T*)(shared_memory.on ? map_shared(n * sizeof(T)) : malloc(n * sizeof(T)));
+    if (!values) _exit(9);
+    std::fill(values, values + n, value);
+    return values;
+}
 static void sum_under_signals(int rank, int port, bool shares) {
     join_run(3, rank, port);
-    if (shares) share_memory(loop_on_two_threads);
-    if (shares != (shared_memory.pages != nullptr)) _exit(7);
+    if (shares) share_memory(TWO_THREADS);
+    if (shares != shared_memory.on) _exit(7);
     struct sigaction action = {};
     action.sa_handler = [](int) {};
     action.sa_flags = SA_RESTART;  // as the trainer's; poll() is interrupted all the same
@@ -38,48 +44,46 @@ static void sum_under_signals(int rank, int port, bool shares) {
     const itimerval often{{0, 300}, {0, 300}};
     setitimer(ITIMER_REAL, &often, nullptr);
     const size_t n = 100003;
-    std::vector<float> data(3 * n);
-    std::vector<char> sent(3 * 300007), received(sent.size());
-    for (size_t i = 0; i < sent.size(); i++) sent[i] = (char)(rank + 5 * (i / (sent.size() / 3)));
+    const int64_t piece = 300007;
+    float* const data = room(3 * n, 0.0f);
+    char* const sent = room(3 * piece, (char)0);
+    std::vector<char> received(3 * piece);
+    for (int64_t i = 0; i < 3 * piece; i++) sent[i] = (char)(rank + 5 * (i / piece));
     for (int round = 0; round < 40; round++) {
         usleep(rank == round % 3 ? 3000 : 0);  // the other ranks wait for this one
-        for (size_t i = 0; i < data.size(); i++) data[i] = value_of(rank, i + round);
-        comm_reduce_scatter_start(data.data(), n, 0);
+        for (size_t i = 0; i < 3 * n; i++) data[i] = value_of(rank, i + round);
+        comm_reduce_scatter_start(data, n, 0);
         comm_wait("the sum");
         for (size_t i = rank * n; i < (rank + 1) * n; i++)
             if (data[i] != sum_of(i + round)) _exit(3);
-        const Collective slices = comm_all_gather_start(data.data(), n, 0);
-        comm_exchange_start(received.data(), sent.data(), sent.size() / 3, 0);
+        const Collective slices = comm_all_gather_start(data, n, 0);
+        comm_exchange_start(received.data(), sent, piece, 0);
         comm_wait(slices, "the slices");
-        for (size_t i = 0; i < data.size(); i += 31)
+        for (size_t i = 0; i < 3 * n; i += 31)
             if (data[i] != sum_of(i + round)) _exit(4);
         if (comm_sum(rank, "a number") != 3) _exit(5);
         comm_wait("the exchange");
-        for (size_t i = 0; i < received.size(); i++)
-            if (received[i] != (char)(i / (sent.size() / 3) + 5 * rank)) _exit(6);
+        for (int64_t i = 0; i < 3 * piece; i++)
+            if (received[i] != (char)(i / piece + 5 * rank)) _exit(6);
     }
 }
 
 // Whether this system has what share_memory() needs; if not, processes go on without.
 static bool can_share_memory() {
-#ifdef __linux__
-    const int fd = make_shared_file(1), again = open(format("/proc/self/fd/%d", fd).c_str(), O_RDWR);
-    close(fd), close(again);
-    char from = 1, to = 0;
-    const iovec here = {&to, 1}, there = {&from, 1};
-    return again >= 0 && process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
-#else
-    return false;
-#endif
+    shared_memory.device = TWO_THREADS;
+    const SharedFile file = make_shared_file(3 << 20);
+    char* const again = map_file_of(place_of(file), 3 << 20);
+    if (again) file.memory[2 << 20] = 7;
+    return again && again[2 << 20] == 7;
 }
 
 // Rank 0 sends 20 messages of unlike sizes to rank 2, which sends as many back, before either
 // receives any; rank 1 has a part in the collectives among them alone.
 static void exchange_messages(int rank, int port, bool shares) {
     join_run(3, rank, port);
-    if (shares) share_memory();
+    if (shares) share_memory(TWO_THREADS);
     std::vector<std::vector<float>> sent(20), received(20);
-    std::vector<float> sum(3, (float)rank);
+    float* const sum = room(3, (float)rank);
     std::vector<Collective> numbers;
     for (size_t i = 0; i < sent.size() && rank != 1; i++) {
         sent[i].resize(i % 3 == 0 ? i : 40000 * i), received[i].resize(sent[i].size());
@@ -88,7 +92,7 @@ static void exchange_messages(int rank, int port, bool shares) {
     }
     for (size_t i = 0; i < sent.size() && rank != 1; i++)
         numbers.push_back(comm_receive_start(received[i].data(), received[i].size() * sizeof(float), 2 - rank));
-    comm_reduce_scatter_start(sum.data(), 1, 0);
+    comm_reduce_scatter_start(sum, 1, 0);
     for (size_t i = numbers.size(); i-- > 0;) {
         comm_wait(numbers[i], "a message");
         if (!comm_is_complete(numbers[i])) _exit(3);
@@ -139,21 +143,6 @@ static int next_descriptor() {
     close(fd);
     return fd;
 }
-// Has the system refuse this process the memory of others, as a container may. False if it cannot.
-static bool forbid_reading() {
-#ifdef __linux__
-    sock_filter rules[] = {
-        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 0, 1),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
-        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-    };
-    const sock_fprog program = {4, rules};
-    return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-#else
-    return false;
-#endif
-}
 static void talking() {
     const bool can_share = can_share_memory();
     start_test("SipHash: the published values");
@@ -176,11 +165,12 @@ static void talking() {
         const bool shares = number > 1;
         auto talk = [=](int rank) {
             join_run(2, rank, meet, 1);
-            if (shares) share_memory();
+            if (shares) share_memory(TWO_THREADS);
+            const int64_t n = 64 << 20 >> 2;
+            float* const data = room(n, 1.0f);
             comm_barrier("the start");
             if (rank == stopped) raise(SIGSTOP);
-            std::vector<float> data(64 << 20 >> 2, 1.0f);
-            comm_all_gather_start(data.data(), data.size() / 2, 0);
+            comm_all_gather_start(data, n / 2, 0);
             comm_wait("the slices");
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
@@ -233,16 +223,18 @@ static void talking() {
         const int port = free_port();
         const auto in_groups = [=](int rank, bool dies) {
             join_run(4, rank, port);
-            if (shares) share_memory();
+            if (shares) share_memory(TWO_THREADS);
             comm_shard_within(2);
             const CommGroup& group = comm.replicas;  // 0 and 2, or 1 and 3
             const int64_t n = 7, other = rank < 2 ? rank + 2 : rank - 2;
+            float *const sum = room(n, (float)(1 << rank)), *const mine = room(2 * n, (float)rank),
+                         *const from = room(2 * n, 0.0f);
+            std::vector<float> to(2 * n);
             if (dies && rank == 3) raise(SIGKILL);
-            std::vector<float> sum(n, (float)(1 << rank)), mine(2 * n, (float)rank), to(2 * n), from(2 * n);
-            comm_all_reduce(sum.data(), n, 0, group, "the sum");
-            comm_wait(comm_all_gather_start(mine.data(), n, 0, group), "the slices");
+            comm_all_reduce(sum, n, 0, group, "the sum");
+            comm_wait(comm_all_gather_start(mine, n, 0, group), "the slices");
             for (int64_t i = 0; i < 2 * n; i++) from[i] = (float)(10 * rank + i / n);
-            comm_wait(comm_exchange_start(to.data(), from.data(), n * 4, 0, group), "the pieces");
+            comm_wait(comm_exchange_start(to.data(), from, n * 4, 0, group), "the pieces");
             for (int64_t i = 0; i < n; i++) {
                 const int64_t low = std::min<int64_t>(rank, other), high = low + 2, own = group.rank;
                 if (sum[i] != (float)((1 << low) + (1 << high))) _exit(3);
@@ -267,10 +259,11 @@ static void talking() {
         const int meet = free_port();
         const auto talk = [=](int rank) {
             join_run(2, rank, meet);
-            share_memory();
+            share_memory(TWO_THREADS);
+            const int64_t n = 1 << 20;
+            float* const data = room(n, 1.0f);
             if (rank == died) raise(SIGKILL);
-            std::vector<float> data(1 << 20, 1.0f);
-            comm_reduce_scatter_start(data.data(), (int64_t)data.size() / 2, 0);
+            comm_reduce_scatter_start(data, n / 2, 0);
             comm_wait("the sum");
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
@@ -279,21 +272,25 @@ static void talking() {
         EXPECT(now_seconds() - start < 20);
         finish(died ? second : first, died ? "second" : "first");
     }
-    start_test("shared memory that one rank cannot have, and memory of others that it may not read: all go on without");
+    start_test("shared memory that one rank cannot have, from the start or later: all go on without");
     for (const int lacks : {0, 1, 2}) {
         const int meet = free_port();
         const auto talk = [=](int rank) {
             join_run(2, rank, meet);
-            const rlimit none{0, 0}, no_more{(rlim_t)next_descriptor(), (rlim_t)next_descriptor()};
             signal(SIGXFSZ, SIG_IGN);
-            if (rank == 0 && lacks == 0) setrlimit(RLIMIT_FSIZE, &none);
-            if (rank == 1 && lacks == 1) setrlimit(RLIMIT_NOFILE, &no_more);
-            if (rank == 1 && lacks == 2 && !forbid_reading()) _exit(4);
-            share_memory();
+            const auto forbid = [=] {
+                const rlimit none{0, 0}, no_more{(rlim_t)next_descriptor(), (rlim_t)next_descriptor()};
+                if (rank == 0 && lacks == 0) setrlimit(RLIMIT_FSIZE, &none);
+                if (rank == 1 && lacks > 0) setrlimit(RLIMIT_NOFILE, &no_more);
+            };
+            if (lacks < 2) forbid();
+            share_memory(TWO_THREADS);
+            if (lacks == 2) forbid();
+            if (shared_memory.on != (lacks == 2) || map_shared(8008)) _exit(3);
             std::vector<float> data(2 * 1001, (float)rank + 1);
             comm_reduce_scatter_start(data.data(), 1001, 0);
             comm_wait("the sum");
-            if (shared_memory.pages || data[rank * 1001] != 3) _exit(3);
+            if (data[rank * 1001] != 3) _exit(4);
         };
         const pid_t first = begin("first", [=] { talk(0); }), second = begin("second", [=] { talk(1); });
         EXPECT(said(finish(first, "first"), 0, "") && said(finish(second, "second"), 0, ""));

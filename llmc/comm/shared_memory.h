@@ -1,12 +1,12 @@
-// Buckets between processes of one host: each reads the memory of the others, on all its threads,
-// in place of MPI or TCP (comm.h), by which they have met. The system copies (process_vm_readv);
-// what they map together is a page of each, on which it says where its data lies and how far it is.
+// Buckets between processes of one host: each has the others' weights and gradients in its own
+// address space, and reads them where they lie, on all its threads, in place of MPI or TCP
+// (comm.h), by which they have met. On a page of each it says how far it is.
 //
-//     rank 0      says where | reads of rank 1's memory      | may write again
-//     rank 1      says where | reads of rank 0's memory      | may write again
-//                            all have said so                all have read
+//     rank 0      is ready | reads of rank 1's memory      | may write again
+//     rank 1      is ready | reads of rank 0's memory      | may write again
+//                          all are ready                  all have read
 //
-// Messages between two ranks (comm_send_start) go on by MPI or TCP.
+// Buckets in other memory, and messages between two ranks (comm_send_start), go on by MPI or TCP.
 //
 // Sums are added in the order of ranks, as by TCP: the same bits. (MPI may choose another order for
 // four and more.)
@@ -14,47 +14,173 @@
 #include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
-#include <sys/uio.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cmath>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 #include "llmc/base/clock.h"
 #include "llmc/base/integer_math.h"
+#include "llmc/base/system_state.h"
 #include "llmc/comm/add_in_order.h"
 #include "llmc/comm/tcp.h"
-#ifdef __linux__
-#include <sys/prctl.h>
-#endif
 
-// What a process needs: a page, and for each thread room for the pieces that it adds, which fit the
-// cache.
-constexpr int64_t SHARED_PAGE_BYTES = 4096, SHARED_PIECE_BYTES = 1 << 18;
-inline int64_t shared_bytes(int64_t threads) { return SHARED_PAGE_BYTES + threads * SHARED_PIECE_BYTES; }
+constexpr int64_t SHARED_PAGE_BYTES = 4096;  // on which a process says how far it is
 
-// Calls f(i) for each i from 0 to n - 1, maybe on many threads: the parallel_for of the device.
-using ParallelLoop = void (*)(int64_t n, const std::function<void(int64_t i)>& f);
+// How the device of a process reads: f(i) for each i from 0 to n - 1, maybe on many threads (its
+// parallel_for); to (bytes) = from, of which much is copied.
+struct ReadingDevice {
+    int64_t threads;
+    void (*loop)(int64_t n, const std::function<void(int64_t i)>& f);
+    void (*copy)(void* to, const void* from, int64_t bytes);
+};
 
 struct SharedMemory {
     struct Page {
-        std::atomic<int64_t> ready, read;  // the turns in which this process has said where its data is, and read
-        std::atomic<const char*> data;     // of its turn
-        std::atomic<int64_t> pid;
+        std::atomic<int64_t> ready, read;  // the turns for which this process was ready, and in which it has read
+        std::atomic<int64_t> pid, key;
     };
     static_assert(std::atomic<int64_t>::is_always_lock_free, "a lock would be seen by one process alone");
-    char* pages = nullptr;  // of each rank; null: not in use
+    // Memory that each rank has, and where that of each lies in this process.
+    struct Region {
+        int64_t bytes;
+        std::vector<char*> of_rank;
+    };
+    bool on = false;
+    Region pages{};
+    std::vector<Region> regions{};
     int64_t turns = 0;
-    ParallelLoop loop = nullptr;
+    ReadingDevice device{};
+    Transport others{};  // MPI or TCP, for what is not in a region
 
-    Page& page(int64_t rank) const { return *(Page*)(pages + rank * SHARED_PAGE_BYTES); }
+    Page& page(int64_t rank) const { return *(Page*)pages.of_rank[rank]; }
+    // Of so many bytes at `data` in this process, the region; null if they are in none.
+    const Region* find(const void* data, int64_t bytes) const {
+        for (const Region& r : regions)
+            if ((char*)data >= r.of_rank[comm.rank] && (char*)data + bytes <= r.of_rank[comm.rank] + r.bytes) return &r;
+        return nullptr;
+    }
 };
 inline SharedMemory shared_memory;
+
+// -------------------------------------------------------------------------------------------------
+// memory that others read
+
+// A file in memory without a name, so that nothing is left of it when the processes end, and where
+// it is mapped; null if there is none.
+struct SharedFile {
+    int fd = -1;
+    char* memory = nullptr;
+};
+inline char* map_shared_file(int fd, int64_t bytes, int access) {
+    void* const p = mmap(nullptr, bytes, access, MAP_SHARED, fd, 0);
+    if (p == MAP_FAILED) return nullptr;
+#ifdef MADV_HUGEPAGE
+    if (bytes >= (4 << 20)) madvise(p, bytes, MADV_HUGEPAGE);  // few systems have huge pages for it
+#endif
+    return (char*)p;
+}
+// Has the system provide a part of a file, next to the processor of this thread (NUMA). False if
+// there is no room, which shows here and not in a step.
+inline bool provide_part([[maybe_unused]] const SharedFile& file, int64_t begin, int64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+    if (madvise(file.memory + begin, bytes, MADV_POPULATE_WRITE) == 0) return true;
+    if (errno != EINVAL) return false;  // else this is a Linux before 5.14
+#endif
+#ifdef __linux__
+    return fallocate(file.fd, 0, begin, bytes) == 0;
+#else
+    return (void)begin, (void)bytes, false;
+#endif
+}
+inline SharedFile make_shared_file(int64_t bytes) {
+    SharedFile file;
+#ifdef __linux__
+    constexpr int64_t PART_BYTES = 2 << 20;
+    file.fd = memfd_create("shared", MFD_CLOEXEC);
+    if (file.fd >= 0 && ftruncate(file.fd, bytes) == 0)
+        file.memory = map_shared_file(file.fd, bytes, PROT_READ | PROT_WRITE);
+    std::atomic<bool> lacks{!file.memory};
+    shared_memory.device.loop(lacks ? 0 : ceil_div(bytes, PART_BYTES), [&](int64_t i) {
+        const int64_t begin = i * PART_BYTES;
+        if (!provide_part(file, begin, std::min(PART_BYTES, bytes - begin))) lacks = true;
+    });
+    if (lacks && file.memory) munmap(std::exchange(file.memory, nullptr), bytes);
+#else
+    (void)bytes;
+#endif
+    return file;
+}
+// What a process says of its file, for others to find it.
+struct FilePlace {
+    int64_t pid, fd;
+    uint64_t device, inode;
+};
+inline FilePlace place_of(const SharedFile& file) {
+    struct stat status {};
+    if (!file.memory || fstat(file.fd, &status) != 0) return {getpid(), -1, 0, 0};
+    return {getpid(), file.fd, (uint64_t)status.st_dev, (uint64_t)status.st_ino};
+}
+// Maps the file of another process, to be read; null if this one may not.
+inline char* map_file_of(const FilePlace& place, int64_t bytes) {
+    const std::string name = format("/proc/%d/fd/%d", place.pid, place.fd);
+    const int fd = place.fd < 0 ? -1 : open(name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    if (fd < 0) return nullptr;
+    struct stat status {};
+    const bool same = fstat(fd, &status) == 0 && status.st_dev == place.device && status.st_ino == place.inode;
+    char* const memory = same && status.st_size >= bytes ? map_shared_file(fd, bytes, PROT_READ) : nullptr;
+    close(fd);
+    return memory;
+}
+// Zeroed memory of each rank, which the others can read; all call this, with equal sizes. Nothing
+// where one of them cannot have it.
+inline SharedMemory::Region make_region(int64_t bytes) {
+    SharedFile mine = make_shared_file(bytes);
+    const std::vector<FilePlace> places = comm_gather(place_of(mine), "the shared memory");
+    SharedMemory::Region region{bytes, {}};
+    bool all = true;
+    for (int64_t r = 0; r < comm.processes; r++) {
+        region.of_rank.push_back(r == comm.rank ? mine.memory : map_file_of(places[r], bytes));
+        all &= region.of_rank[r] != nullptr;
+    }
+    all = !comm_any(!all, "the shared memory");
+    if (mine.fd >= 0) close(mine.fd);  // not before all have opened it
+    if (all) return region;
+    for (char* p : region.of_rank)
+        if (p) munmap(p, bytes);
+    return {};
+}
+
+// Memory of this process (bytes, zeroed) that the others read when its buckets are exchanged; all
+// call this, with equal sizes. Null where they cannot.
+inline void* map_shared(int64_t bytes) {
+    if (!shared_memory.on || bytes == 0) return nullptr;
+    SharedMemory::Region region = make_region(bytes);
+    if (region.of_rank.empty()) return nullptr;
+    shared_memory.regions.push_back(region);
+    return region.of_rank[comm.rank];
+}
+// How much of the others' memory is in this process, since it has read there. The system counts
+// that among what is resident here. (All of its own is, from the start.)
+inline int64_t resident_of_others() {
+    if (!shared_memory.on) return 0;
+    int64_t own = shared_memory.pages.bytes;
+    for (const SharedMemory::Region& region : shared_memory.regions) own += region.bytes;
+    const double all = bytes_in_file("/proc/self/status", "RssShmem");
+    return std::isnan(all) ? 0 : std::max<int64_t>(0, (int64_t)all - own);
+}
+
+// -------------------------------------------------------------------------------------------------
+// turns
 
 // Waits until a rank has done something in so many turns; exit 1 after comm.timeout_s, or if that
 // process or one that is connected to this one has ended.
@@ -77,144 +203,78 @@ inline void wait_for_turns(const std::atomic<int64_t>& done, int64_t turns, int6
                                         comm.timeout_s, rank));
     }
 }
-// to (bytes) = what a rank has at that address. False if it has ended, or this process may not read
-// it.
-inline bool read_memory(int64_t rank, void* to, const char* from, int64_t bytes) {
-#ifdef __linux__
-    const pid_t pid = (pid_t)shared_memory.page(rank).pid;
-    for (int64_t done = 0; done < bytes;) {
-        const iovec here = {(char*)to + done, (size_t)(bytes - done)};
-        const iovec there = {(char*)from + done, (size_t)(bytes - done)};
-        const int64_t n = process_vm_readv(pid, &here, 1, &there, 1, 0);
-        if (n <= 0) return false;
-        done += n;
-    }
-    return true;
-#else
-    return (void)rank, (void)to, (void)from, bytes == 0;
-#endif
-}
-// A turn: the others of a group read of what this process has at `data`, and it reads of theirs.
-// When all have said where that is, calls read(first, count, from) for ranges of n, `most` at a
-// time, on all threads; from(i, to, offset, bytes) reads of member i. The turn ends when all have
-// read. All processes take the same turns, each with its group.
-template <class Read>
-void take_turn(const CommGroup& group, const void* data, int64_t n, int64_t most, Read read) {
+// A turn: the others of a group read of what this process has at `data` (bytes), in a region, and
+// it reads of theirs. When all are ready, calls read(first, count, theirs) for ranges of n, on all
+// threads; theirs[i] is what member i has at that place. The turn ends when all have read. All
+// processes take the same turns, each with its group. False, with nothing done, if `data` is in no
+// region.
+template <class T, class Read>
+bool take_turn(const CommGroup& group, const T* data, int64_t bytes, int64_t n, Read read) {
+    constexpr int64_t LINE_BYTES = 64;
     SharedMemory& m = shared_memory;
+    const SharedMemory::Region* const region = m.find(data, bytes);
+    if (!region) return false;
+    std::vector<const T*> theirs;
+    for (int64_t i = 0; i < group.processes; i++)
+        theirs.push_back((const T*)(region->of_rank[group.member(i)] + ((char*)data - region->of_rank[comm.rank])));
     const int64_t turns = ++m.turns;
     const auto wait = [&](std::atomic<int64_t> SharedMemory::Page::*done) {
         (m.page(comm.rank).*done).store(turns, std::memory_order_release);
         for (int64_t i = 0; i < group.processes; i++)
             wait_for_turns(m.page(group.member(i)).*done, turns, group.member(i));
     };
-    m.page(comm.rank).data = (const char*)data;
     wait(&SharedMemory::Page::ready);
-    std::atomic<int64_t> lost{-1};
-    const auto from = [&](int64_t i, void* to, int64_t offset, int64_t bytes) {
-        const int64_t rank = group.member(i);
-        if (!read_memory(rank, to, m.page(rank).data + offset, bytes)) lost = rank;
-    };
-    m.loop(ceil_div(n, most), [&](int64_t p) { read(p * most, std::min(most, n - p * most), from); });
-    if (lost >= 0) end_after_loss(lost, format("rank %d has ended: this one was reading its slices", (int64_t)lost));
+    const int64_t most = round_up(ceil_div(n, m.device.threads), LINE_BYTES);
+    m.device.loop(ceil_div(n, most), [&](int64_t p) { read(p * most, std::min(most, n - p * most), theirs); });
     wait(&SharedMemory::Page::read);
+    return true;
 }
 
 inline void shared_exchange(const Started& c, void* out, const void* data, int64_t bytes) {
     const CommGroup& group = c.group;
-    take_turn(group, data, bytes, SHARED_PIECE_BYTES, [&](int64_t first, int64_t count, auto from) {
+    const auto read = [&](int64_t first, int64_t count, const std::vector<const char*>& theirs) {
         for (int64_t i = 0; i < group.processes; i++)
-            from(i, (char*)out + i * bytes + first, group.rank * bytes + first, count);
-    });
+            shared_memory.device.copy((char*)out + i * bytes + first, theirs[i] + group.rank * bytes + first, count);
+    };
+    if (!take_turn(group, (const char*)data, group.processes * bytes, bytes, read))
+        shared_memory.others.exchange_start(c, out, data, bytes);
 }
 inline void shared_sum_slices(const Started& c, float* data, int64_t n_elems) {
     const CommGroup& group = c.group;
-    const int64_t P = group.processes, own = group.rank * n_elems, FLOAT = sizeof(float);
-    const int64_t most = std::max<int64_t>(1, SHARED_PIECE_BYTES / FLOAT / (P - 1));
-    take_turn(group, data, n_elems, most, [&](int64_t first, int64_t count, auto from) {
-        thread_local std::vector<float> pieces(SHARED_PIECE_BYTES / FLOAT);
-        float *piece = pieces.data(), *const mine = data + own + first;
-        std::vector<const float*> sources(P, mine);
-        for (int64_t i = 0; i < P; i++) {
-            if (i == group.rank) continue;
-            from(i, piece, (own + first) * FLOAT, count * FLOAT);
-            sources[i] = piece, piece += count;
-        }
-        add_in_order(mine, sources, count);
-    });
+    const auto read = [&](int64_t first, int64_t count, std::vector<const float*> theirs) {
+        for (const float*& source : theirs) source += group.rank * n_elems + first;
+        add_in_order(data + group.rank * n_elems + first, theirs, count);
+    };
+    if (!take_turn(group, data, group.processes * n_elems * (int64_t)sizeof(float), n_elems, read))
+        shared_memory.others.sum_slices_start(c, data, n_elems);
 }
 inline void shared_all_gather(const Started& c, void* data, int64_t bytes) {
     const CommGroup& group = c.group;
-    take_turn(group, data, bytes, SHARED_PIECE_BYTES, [&](int64_t first, int64_t count, auto from) {
+    const auto read = [&](int64_t first, int64_t count, const std::vector<const char*>& theirs) {
         for (int64_t i = 0; i < group.processes; i++)
-            if (i != group.rank) from(i, (char*)data + i * bytes + first, i * bytes + first, count);
-    });
+            if (i != group.rank)
+                shared_memory.device.copy((char*)data + i * bytes + first, theirs[i] + i * bytes + first, count);
+    };
+    if (!take_turn(group, (const char*)data, group.processes * bytes, bytes, read))
+        shared_memory.others.all_gather_start(c, data, bytes);
 }
 
-// A file of so many zeros in memory, without a name, so that nothing is left of it when the
-// processes end. Returns its descriptor, -1 if there is no room or this system has no such files.
-inline int make_shared_file(int64_t bytes) {
-#ifdef __linux__
-    const int fd = memfd_create("pages", MFD_CLOEXEC);
-    const std::vector<char> zeros(bytes);  // are written, so that a lack of memory shows here, not in a step
-    if (fd < 0 || write(fd, zeros.data(), bytes) == bytes) return fd;
-    close(fd);
-#else
-    (void)bytes;
-#endif
-    return -1;
-}
-// True if this process can read the memory of all others, each of which has the key there, and must
-// keep it until it has heard of all.
-inline bool reads_all(const uint64_t& key) {
-    shared_memory.page(comm.rank).data = (const char*)&key;
-    comm_barrier("the shared memory");  // all have said where
-    bool all = true;
-    for (int64_t r = 0; r < comm.processes; r++) {
-        uint64_t its = 0;
-        all &= read_memory(r, &its, shared_memory.page(r).data, sizeof(its)) && its == key;
-    }
-    return all;
-}
-inline void loop_in_order(int64_t n, const std::function<void(int64_t i)>& f) {
-    for (int64_t i = 0; i < n; i++) f(i);
-}
-// Has processes that are all on one host exchange buckets by shared memory from here on. Where one
-// of them cannot, all of them go on as before.
-inline void share_memory(ParallelLoop loop = loop_in_order) {
-    const int64_t bytes = comm.processes * SHARED_PAGE_BYTES, KEY_AT = 64;
-    struct Place {
-        int64_t pid, fd;  // where rank 0 has the file
-        uint64_t key;     // in the file and in each process, so that none of another host is taken for it
-    } place = {};
-    int fd = -1;
-    if (comm.rank == 0) {
-        fd = make_shared_file(bytes);
-        place = {getpid(), fd, (uint64_t)getpid() << 40 ^ (uint64_t)(now_seconds() * 1e6)};
-        if (fd >= 0 && pwrite(fd, &place.key, sizeof(place.key), KEY_AT) < 0) place.fd = -1;
-    }
-    place = comm_gather(place, "the shared memory")[0];
-    if (comm.rank > 0 && place.fd >= 0)
-        fd = open(format("/proc/%d/fd/%d", place.pid, place.fd).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    uint64_t key = 0;
-    void* memory = MAP_FAILED;
-    if (fd >= 0 && place.fd >= 0 && pread(fd, &key, sizeof(key), KEY_AT) == sizeof(key) && key == place.key)
-        memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    const auto everywhere = [](bool here) { return !comm_any(!here, "the shared memory"); };
-    bool all = everywhere(memory != MAP_FAILED);
-    if (fd >= 0) close(fd);  // not before all have opened it
-    if (all) {
-#ifdef __linux__
-        prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);  // where only a parent may read the memory of a process (Yama)
-#endif
-        shared_memory = {(char*)memory, 0, loop};
-        shared_memory.page(comm.rank).pid = getpid();
-        all = everywhere(reads_all(key));
-    }
-    if (!all) {
-        shared_memory = {};
-        if (memory != MAP_FAILED) munmap(memory, bytes);
-        return;
-    }
+// Has processes that are all on one host read each other's memory from here on, where map_shared()
+// gave it. Where one of them cannot, all of them go on as before.
+inline void share_memory(const ReadingDevice& device) {
+    SharedMemory& m = shared_memory;
+    m.device = device;
+    m.pages = make_region(SHARED_PAGE_BYTES);
+    if (m.pages.of_rank.empty()) return;
+    // A file of that number may be another one's, if a rank is on another host.
+    const int64_t key = (int64_t)getpid() << 40 ^ (int64_t)(now_seconds() * 1e6);
+    m.page(comm.rank).pid = getpid(), m.page(comm.rank).key = key;
+    const std::vector<int64_t> keys = comm_gather(key, "the shared memory");
+    bool all_here = true;
+    for (int64_t r = 0; r < comm.processes; r++) all_here &= m.page(r).key == keys[r];
+    m.on = !comm_any(!all_here, "the shared memory");
+    if (!m.on) return;
+    m.others = comm.transport;
     comm.transport.exchange_start = shared_exchange, comm.transport.sum_slices_start = shared_sum_slices;
     comm.transport.all_gather_start = shared_all_gather;
     // Sums do not travel while this process computes, so all are postponed until they are needed:

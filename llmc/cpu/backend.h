@@ -104,8 +104,8 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         const bool to_be_shared =
             o.shared_memory && o.given.count("--gpus-per-node") > 0 && comm.processes <= o.gpus_per_node;
         const int64_t most = std::max(comm.shards.processes, comm.replicas.processes);  // in a sum
-        if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.pages != nullptr))
-            rows.push_back({"scratch", "shared memory", "pieces to add", shared_bytes(device.threads)});
+        if (comm.processes > 1 && (o.plan ? to_be_shared : shared_memory.on))
+            rows.push_back({"scratch", "shared memory", "a page", SHARED_PAGE_BYTES});
         else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
             rows.push_back({"scratch", "pieces received", "of two sums", 2 * most * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
@@ -154,7 +154,7 @@ inline PlanDevice this_cpu(const GPT2& model, const Options&) {
 
 inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     if (o.shared_memory && s.training && comm.processes > 1)
-        share_memory([](int64_t n, const auto& f) { parallel_for(n, f); });
+        share_memory({device.threads, [](int64_t n, const auto& f) { parallel_for(n, f); }, copy_past_caches});
     const int64_t needed = plan_bytes(cpu_plan_rows(model, s, o)), present = machine_bytes();
     if (needed > present)
         runtime_failure(
@@ -166,15 +166,19 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     const int64_t gradient_bytes = s.training ? model.gradient_places.elems(model.layout) * s.gradient_bytes() : 0;
     // What lies in the places of both finds gradients, at a multiple of 64 bytes, behind weights.
     const bool together = model.weight_places.borrows_both;
+    const auto map = [](int64_t bytes) {  // what processes exchange, each reads in the others' memory if it can
+        void* const shared = map_shared(bytes);
+        return shared ? shared : map_memory(bytes);
+    };
     const int64_t begin = together ? round_up(weights_bytes, 64) - weights_bytes : 0;
-    model.params = (char*)map_memory(begin + weights_bytes + (together ? gradient_bytes : 0)) + begin;
+    model.params = (char*)map(begin + weights_bytes + (together ? gradient_bytes : 0)) + begin;
     spread_pages(model.params, weights_bytes);  // one thread reads the weights from a file
     if (model.codes) {
         model.codes.memory = (uint8_t*)map_memory(model.codes.bytes());
         model.decoded_strip = map_memory(decoded_elems(model, s) * s.floatX_bytes);
     }
     if (s.training) {
-        model.grads = together ? (char*)model.params + weights_bytes : map_memory(gradient_bytes);
+        model.grads = together ? (char*)model.params + weights_bytes : map(gradient_bytes);
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
         borrow_place(model);
         const auto take = [&](auto*& memory, OptimizerState state) {
@@ -187,8 +191,8 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         };
         take(model.m, STATE_M), take(model.v, STATE_V), take(model.factors, STATE_FACTORS);
         take(model.master, STATE_MASTER);
-        model.collected = (float*)map_memory(collected_elems(model.layout, model.optimizer) * 4);
-        allocate_messages(model, map_memory);
+        model.collected = (float*)map(collected_elems(model.layout, model.optimizer) * 4);
+        allocate_messages(model, map);
     }
     model.acts = (char*)map_memory(model.activations.total_bytes);
     if (GPT2* const teacher = model.teacher.get()) {
@@ -235,7 +239,7 @@ inline DetectedDevice detected_cpu(const GPT2& model) {
 
 inline void name_threads(const GPT2&) {
     for (int i = 0; i < device.threads; i++) trace.tracks.push_back({format("thread %d", i), {}});
-    if (!comm.transport.wait || shared_memory.pages) return;  // what travels does so while the program waits
+    if (!comm.transport.wait || shared_memory.on) return;  // what travels does so while the program waits
     trace.communication = (int64_t)trace.tracks.size();
     trace.tracks.push_back({"communication", {}});
 }
@@ -261,7 +265,7 @@ const Backend& cpu_backend() {
         this_cpu,
         detected_cpu,
         cpu_peak_flops,
-        [](const GPT2&) { return most_resident_bytes(); },
+        [](const GPT2&) { return most_resident_bytes() - resident_of_others(); },
         [](const GPT2&) { return std::string(); },
         [](const GPT2&) { return DeviceReading(); },
         name_threads,

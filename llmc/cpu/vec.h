@@ -4,6 +4,7 @@
 // lane. Loads and stores need no alignment. Kernels compute on vfloat whatever the type in memory:
 // a load widens bf16, a store rounds to nearest.
 #pragma once
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -94,6 +95,22 @@ VEC_INLINE void streams_done() {
 #ifdef __AVX512F__
     _mm_sfence();
 #endif
+}
+// to (bytes) = from, past the caches where the CPU can: two pages at once, because several streams
+// get more bandwidth out of the memory than one.
+inline void copy_past_caches(void* to, const void* from, int64_t bytes) {
+    int64_t done = 0;
+#ifdef __AVX512F__
+    constexpr int64_t LINE = 64, PAGE = 4096;
+    done = std::min(bytes, -(int64_t)to & (LINE - 1));
+    memcpy(to, from, done);
+    for (; done + 2 * PAGE <= bytes; done += 2 * PAGE)
+        for (int64_t i = done; i < done + PAGE; i += LINE)
+            for (int64_t at : {i, i + PAGE})
+                stream((float*)((char*)to + at), load((const float*)((const char*)from + at)));
+    streams_done();
+#endif
+    memcpy((char*)to + done, (const char*)from + done, bytes - done);
 }
 // v as it is after a store to memory of type floatX and a load.
 template <class floatX>

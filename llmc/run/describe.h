@@ -66,11 +66,11 @@ inline void describe_run(Run& run, const Sizes& sizes) {
     const long long processes = comm.processes, shards = run.train_data.shards.size();
     const std::string tokens = grouped_text(run.train_data.total_tokens),
                       step_tokens = grouped_text(o.total_batch_size);
-    run.logger.note(
-        "data: %s, %s tokens, %s of %s tokens in %s%s", count_text(shards, "shard"), tokens,
-        count_text(run.max_steps, "step"), step_tokens, count_text(sizes.micro_steps, "micro-step"),
-        processes > 1 ? format(" on each of %d processes%s", processes, shared_memory.pages ? " in shared memory" : "")
-                      : "");
+    run.logger.note("data: %s, %s tokens, %s of %s tokens in %s%s", count_text(shards, "shard"), tokens,
+                    count_text(run.max_steps, "step"), step_tokens, count_text(sizes.micro_steps, "micro-step"),
+                    processes > 1
+                        ? format(" on each of %d processes%s", processes, shared_memory.on ? " in shared memory" : "")
+                        : "");
     describe_sources(run);
     if (const std::string text = steady_rate_text(o); !text.empty()) run.logger.note("%s", text);
     if (o.seq_warmup > 0) run.logger.note("sequence warmup: %s", sequence_warmup_text(o.seq_warmup, run.T));

@@ -8,7 +8,7 @@
 //     seconds     goes on from the last line that is kept: neither the time between two programs nor that of steps
 //                 that are done again counts
 //     mfu         model FLOPs utilisation (mfu.h), 1 = 100%; FLOPs are counted as --plan does
-//     peak_bytes  resident memory on a CPU; what is allocated on a GPU
+//     peak_bytes  resident memory on a CPU, without other processes' that this one reads; what is allocated on a GPU
 //     gpu_*       NVML is read at most ten times per second
 #pragma once
 #include <array>
