@@ -30,6 +30,8 @@
 // stay in the first-level cache while all panels of the block are read from the second-level cache.
 // Where the rows of B are contiguous, no separate pass packs the block: the first MR rows of A
 // multiply B where it lies, and store the panels on the way. That hides the copy behind arithmetic.
+// Meanwhile the block that comes next is fetched from memory to the second-level cache, a line now
+// and then.
 //
 // Threads: the blocks of C are independent. Each is computed whole by one thread, with k in the
 // same order always, so the bits do not depend on the number of threads.
@@ -37,9 +39,8 @@
 // A needs no packing if its rows are contiguous along k, as those of activations are in the forward
 // pass. Otherwise, as in the gradient of a weight, it is packed too.
 #pragma once
-#include <unistd.h>
 #include <functional>
-#include "llmc/cpu/pack.h"
+#include "llmc/cpu/block_ahead.h"
 
 constexpr int GEMM_NV = 3, GEMM_NR = GEMM_NV * VEC_FLOATS;  // vectors and columns of a register tile
 // Rows of a register tile: MR * NV sums and NV vectors of B must fit the register file.
@@ -57,17 +58,16 @@ constexpr Blocking GEMM_IN_PLACE = {768, 2 * GEMM_NR, 0}, GEMM_PACKED = {256, 4 
 constexpr Blocking GEMM_IN_PLACE_LARGE = {GEMM_IN_PLACE.KC, 2 * GEMM_IN_PLACE.NC, 0};
 constexpr size_t GEMM_SCRATCH_ELEMS =
     std::max(GEMM_IN_PLACE_LARGE.KC * GEMM_IN_PLACE_LARGE.NC, GEMM_PACKED.KC*(GEMM_PACKED.NC + GEMM_PACKED.MC));
-inline const Blocking& gemm_in_place() {
-#ifdef _SC_LEVEL2_CACHE_SIZE
-    static const bool large = sysconf(_SC_LEVEL2_CACHE_SIZE) >= 2 << 20;
-    if (large) return GEMM_IN_PLACE_LARGE;
-#endif
-    return GEMM_IN_PLACE;
-}
+inline const Blocking& gemm_in_place() { return second_level_bytes() >= 2 << 20 ? GEMM_IN_PLACE_LARGE : GEMM_IN_PLACE; }
 
 // How many rows ahead B is prefetched while it is read where it lies. A row takes 12 cycles, so 32
 // rows take about as long as a load from memory.
 constexpr int64_t GEMM_ROWS_AHEAD = 32;
+
+// Of k, after which some lines of the block ahead are fetched. Narrower vectors multiply for
+// longer, and gain nothing.
+constexpr int64_t GEMM_STEP = 32;
+constexpr bool FETCHES_AHEAD = VEC_BYTES == 64;
 
 // acc (MR x NV vectors) += A (MR x K) B (K x NV vectors). Element (i, k) of A is a[i][k * a_step];
 // row k of B is at b + k * b_stride. With PACK the rows of B that were read are also written to
@@ -143,12 +143,20 @@ VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t col
 }
 
 // A register tile of C, at c, rows ldc apart, = A B, or += if add: as multiply_tile(), of which the
-// first `rows` rows and `columns` columns are stored.
+// first `rows` rows and `columns` columns are stored. Fetches some of the block ahead.
 template <int MR, int NV, bool PACK>
 VEC_INLINE void compute_tile(float* c, int64_t ldc, const float* const (&a)[MR], int64_t a_step, const float* b,
-                             int64_t b_stride, int64_t K, float* panel, int64_t rows, int64_t columns, bool add) {
+                             int64_t b_stride, int64_t K, float* panel, int64_t rows, int64_t columns, bool add,
+                             BlockAhead& ahead) {
     vfloat acc[MR][NV] = {};
-    multiply_tile<MR, NV, PACK>(acc, a, a_step, b, b_stride, K, panel);
+    if (!FETCHES_AHEAD) multiply_tile<MR, NV, PACK>(acc, a, a_step, b, b_stride, K, panel);
+    for (int64_t k = 0; k < K && FETCHES_AHEAD; k += GEMM_STEP) {
+        ahead.fetch_some();
+        const float* from[MR];
+        for (int i = 0; i < MR; i++) from[i] = a[i] + k * a_step;
+        multiply_tile<MR, NV, PACK>(acc, from, a_step, b + k * b_stride, b_stride, std::min(GEMM_STEP, K - k),
+                                    PACK ? panel + k * NV * VEC_FLOATS : nullptr);
+    }
     if (rows == MR && columns == NV * VEC_FLOATS) {
         if (add)
             for (int i = 0; i < MR; i++)
@@ -163,10 +171,26 @@ VEC_INLINE void compute_tile(float* c, int64_t ldc, const float* const (&a)[MR],
     }
 }
 
-// Computes one block of C: rows m0 to m1 - 1, columns n0 to n1 - 1, for all k. The epilogue is
-// applied to each register tile after its last k, while it is still in the first-level cache.
+// Columns from begin on, before end.
+struct Columns {
+    int64_t begin, end;
+};
+// What gemm_fp32_block() packs after the block of B at (k, n): more columns, more of k, or the
+// first of the columns `next`. The tiles of this block have so many steps.
+inline BlockAhead block_after(MatrixView<float> B, const Blocking& by, int64_t k, int64_t K, int64_t n, Columns of,
+                              Columns next, int64_t steps) {
+    if (!FETCHES_AHEAD) return BlockAhead();
+    if (n + by.NC < of.end) n += by.NC;
+    else if (n = of.begin, k + by.KC < K) k += by.KC;
+    else k = 0, n = next.begin, of = next;
+    return BlockAhead(B, k, std::min(by.KC, K - k), n, std::min(by.NC, of.end - n), steps);
+}
+
+// Computes one block of C: rows m0 to m1 - 1, the columns `of`, for all k. The epilogue is applied
+// to each register tile after its last k, while it is still in the first-level cache. This thread
+// may compute the columns `next` after it.
 inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
-                            int64_t n0, int64_t n1, int64_t K, bool add, const Epilogue& epilogue,
+                            Columns of, Columns next, int64_t K, bool add, const Epilogue& epilogue,
                             const float* epilogue_reads) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
@@ -178,9 +202,11 @@ inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixVi
         const bool load_c = add || k0 > 0, last = k0 + kc == K;
         const float* read_later = add && k0 == 0 ? C : last ? epilogue_reads : nullptr;
         if (packed_a) pack_panels<MR>(a_block, A.transposed(), k0, kc, m0, m1 - m0);
-        for (int64_t nb = n0; nb < n1; nb += by.NC) {
-            const int64_t nc = std::min(by.NC, n1 - nb);
+        for (int64_t nb = of.begin; nb < of.end; nb += by.NC) {
+            const int64_t nc = std::min(by.NC, of.end - nb);
             const bool pack_on_the_way = B.col_stride == 1 && nc % NR == 0;
+            const int64_t steps = ceil_div(m1 - m0, MR) * ceil_div(nc, NR) * ceil_div(kc, GEMM_STEP);
+            BlockAhead ahead = block_after(B, by, k0, K, nb, of, next, steps);
             if (!pack_on_the_way) pack_panels<NR>(b_block, B, k0, kc, nb, nc);
             for (int64_t m = m0; m < m1; m += MR) {
                 const int64_t rows = std::min<int64_t>(MR, m1 - m);
@@ -194,12 +220,16 @@ inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixVi
                     const int64_t vectors = ceil_div(columns, VEC_FLOATS), step = packed_a ? MR : 1;
                     if (pack_on_the_way && m == m0)
                         compute_tile<MR, NV, true>(c, ldc, a, step, B.at(k0, nb + n), B.row_stride, kc, panel, rows,
-                                                   columns, load_c);
+                                                   columns, load_c, ahead);
                     else if (vectors == 1)
-                        compute_tile<MR, 1, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c);
+                        compute_tile<MR, 1, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c,
+                                                   ahead);
                     else if (vectors == 2)
-                        compute_tile<MR, 2, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c);
-                    else compute_tile<MR, NV, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c);
+                        compute_tile<MR, 2, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c,
+                                                   ahead);
+                    else
+                        compute_tile<MR, NV, false>(c, ldc, a, step, panel, NR, kc, nullptr, rows, columns, load_c,
+                                                    ahead);
                     if (last && epilogue) epilogue({c, ldc, m, rows, nb + n, columns});
                 }
             }
@@ -239,8 +269,13 @@ inline void gemm_fp32(float* C, int64_t ldc, MatrixView<float> A, MatrixView<flo
         else break;
     }
     const int64_t n_blocks = ceil_div(N, nc);
+    const auto columns = [&](int64_t block) {
+        const int64_t begin = block % n_blocks * nc;
+        return Columns{begin, std::min(begin + nc, N)};
+    };
     parallel_for(ceil_div(M, mc) * n_blocks, [&](int64_t block) {
-        int64_t m = block / n_blocks * mc, n = block % n_blocks * nc;
-        gemm_fp32_block(C, ldc, A, B, m, std::min(m + mc, M), n, std::min(n + nc, N), K, add, epilogue, epilogue_reads);
+        const int64_t m = block / n_blocks * mc;
+        gemm_fp32_block(C, ldc, A, B, m, std::min(m + mc, M), columns(block), columns(block + 1), K, add, epilogue,
+                        epilogue_reads);
     });
 }
