@@ -224,7 +224,7 @@ bool take_turn(const CommGroup& group, const T* data, int64_t bytes, int64_t n, 
             wait_for_turns(m.page(group.member(i)).*done, turns, group.member(i));
     };
     wait(&SharedMemory::Page::ready);
-    const int64_t most = round_up(ceil_div(n, m.device.threads), LINE_BYTES);
+    const int64_t most = round_up(n / m.device.threads + 1, LINE_BYTES);
     m.device.loop(ceil_div(n, most), [&](int64_t p) { read(p * most, std::min(most, n - p * most), theirs); });
     wait(&SharedMemory::Page::read);
     return true;

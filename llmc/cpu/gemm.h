@@ -268,12 +268,12 @@ inline void gemm_fp32(float* C, int64_t ldc, MatrixView<float> A, MatrixView<flo
         else if (nc >= 4 * GEMM_NR) nc = round_up(nc / 2, GEMM_NR);
         else break;
     }
-    const int64_t n_blocks = ceil_div(N, nc);
+    const int64_t n_blocks = ceil_div(N, nc), blocks = ceil_div(M, mc) * n_blocks;
     const auto columns = [&](int64_t block) {
         const int64_t begin = block % n_blocks * nc;
-        return Columns{begin, std::min(begin + nc, N)};
+        return block < blocks ? Columns{begin, std::min(begin + nc, N)} : Columns{0, 0};
     };
-    parallel_for(ceil_div(M, mc) * n_blocks, [&](int64_t block) {
+    parallel_for(blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * mc;
         gemm_fp32_block(C, ldc, A, B, m, std::min(m + mc, M), columns(block), columns(block + 1), K, add, epilogue,
                         epilogue_reads);
