@@ -2,6 +2,7 @@
 // number of processes, stages that agree to the bit, checkpoints that any number of processes
 // resumes, ranks that die, hang or were started differently.
 #include <csignal>
+#include "dev/test/recorded.h"
 #include "dev/test/sent.h"
 #include "dev/test/several.h"
 #include "llmc/checkpoint/checkpoint.h"
@@ -251,6 +252,15 @@ static void order_and_bytes() {
             Sent sent;
             EXPECT(sends_as_planned(program, 3, format("-z %s --optimizer %s", stage, optimizer.name), sent));
         }
+    for (const char* shares : {"0", "1"}) {
+        start_test(format("peak_bytes of two processes are the plan's, --shared-memory %s", shares));
+        const std::string wide = format("-e L1C1024H4T16V256 --threads 1 -z 1 -b 1 --shared-memory %s ", shares);
+        const std::string trained = "-x 3 --overwrite 1 -o " + dir("wide"), asked = "--plan -pn 2 --gpus-per-node 2";
+        EXPECT(passed(run(std::string(MPIRUN) + "-np 2 " + tiny_run(CPU, wide + trained))));
+        const std::string plan = run(tiny_run(CPU, wide + asked)).out;
+        const double planned = atof(plan.c_str() + plan.rfind("\ntotal ") + 7), taken = at("wide", 2, METRIC_PEAK);
+        EXPECT(taken > 0.85 * planned && taken < planned);
+    }
     start_test("optimizer state of stage 1 is 1/N of stage 0's");
     auto optimizer = [](int n) {
         const std::string plan = run(tiny_run(SIM16, format("--plan -b 1 -d 192 -z 1 -pn %d", n))).out;

@@ -1,7 +1,12 @@
 // How processes that MPI has brought together exchange data (comm.h). Open MPI, or another MPI 3,
 // where the build found it.
+//
+// Slices to be summed go straight to the process that adds them, in the order of ranks. MPI has a
+// collective for that, which may add in another order; Open MPI's sends all to rank 0, which needs
+// memory for them, and adds alone.
 #pragma once
 #include <sched.h>
+#include <sys/mman.h>
 #include <unistd.h>
 #include <algorithm>
 #include <csignal>
@@ -9,6 +14,7 @@
 #include <cstdio>
 #include <cstring>
 #include <vector>
+#include "llmc/comm/add_in_order.h"
 #include "llmc/comm/comm.h"
 #include "llmc/comm/meeting_place.h"
 #ifdef USE_MPI
@@ -68,46 +74,68 @@ inline void mpi_gather(const CommGroup& group, void* out, const void* mine, int6
     mpi_poll(is_complete, what);
 }
 
+enum { MPI_MESSAGE, MPI_SLICE };  // tags
+
 // A collective that was started.
 struct MpiPending {
     Started is;
-    MPI_Request request;
-    std::vector<char> received;  // copied to `to` when the request is complete, if `to` is not null
-    char* to;
+    std::vector<MPI_Request> requests;
+    float* sum = nullptr;  // what is received is added to this slice (n_elems), if not null
+    int64_t n_elems = 0;
+    const float* received = nullptr;  // slices of the others, in the order of ranks
     double begin = now_seconds();
     bool complete = false;
 };
 inline std::vector<MpiPending> mpi_pending;
-inline MpiPending& mpi_begin(const Started& c, int64_t received_bytes, void* to) {
-    mpi_pending.push_back({c, MPI_REQUEST_NULL, std::vector<char>(received_bytes), (char*)to});
-    return mpi_pending.back();
+// Room for what is received of a sum; it stays for the next ones. Straight from the system, which
+// gets it back when it must grow.
+struct MpiBuffer {
+    float* values = nullptr;
+    int64_t elems = 0;
+
+    void grow(int64_t n_elems) {
+        if (n_elems <= elems) return;
+        if (values) munmap(values, elems * sizeof(float));
+        void* const p =
+            mmap(nullptr, n_elems * sizeof(float), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        if (p == MAP_FAILED) runtime_failure("out of memory: no room for the slices of %d ranks", comm.processes);
+        values = (float*)p, elems = n_elems;
+    }
+};
+inline MpiBuffer mpi_received[2];
+// Adds one with one request, which is returned.
+inline MPI_Request* mpi_begin(const Started& c) {
+    mpi_pending.push_back({c, {MPI_REQUEST_NULL}});
+    return &mpi_pending.back().requests[0];
 }
 inline void mpi_exchange_start(const Started& c, void* out, const void* data, int64_t bytes) {
-    MPI_Ialltoall(data, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, mpi_groups[c.group.number],
-                  &mpi_begin(c, 0, nullptr).request);
-}
-inline void mpi_sum_slices_start(const Started& c, float* data, int64_t n_elems) {
-    MpiPending& p = mpi_begin(c, n_elems * (int64_t)sizeof(float), data + c.group.rank * n_elems);
-    MPI_Ireduce_scatter_block(data, p.received.data(), (int)n_elems, MPI_FLOAT, MPI_SUM, mpi_groups[c.group.number],
-                              &p.request);
+    MPI_Ialltoall(data, (int)bytes, MPI_BYTE, out, (int)bytes, MPI_BYTE, mpi_groups[c.group.number], mpi_begin(c));
 }
 inline void mpi_all_gather_start(const Started& c, void* data, int64_t bytes) {
     MPI_Iallgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, data, (int)bytes, MPI_BYTE, mpi_groups[c.group.number],
-                   &mpi_begin(c, 0, nullptr).request);
+                   mpi_begin(c));
 }
 inline void mpi_send_start(const Started& c, const void* data, int64_t bytes, int64_t to) {
-    MPI_Isend(data, (int)bytes, MPI_BYTE, (int)to, 0, MPI_COMM_WORLD, &mpi_begin(c, 0, nullptr).request);
+    MPI_Isend(data, (int)bytes, MPI_BYTE, (int)to, MPI_MESSAGE, MPI_COMM_WORLD, mpi_begin(c));
 }
 inline void mpi_receive_start(const Started& c, void* data, int64_t bytes, int64_t from) {
-    MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, 0, MPI_COMM_WORLD, &mpi_begin(c, 0, nullptr).request);
+    MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, MPI_MESSAGE, MPI_COMM_WORLD, mpi_begin(c));
+}
+inline void add_received(MpiPending& p) {
+    std::vector<const float*> sources;
+    for (int64_t i = 0, other = 0; i < p.is.group.processes; i++)
+        sources.push_back(i == p.is.group.rank ? p.sum : p.received + p.n_elems * other++);
+    add_in_order(p.sum, sources, p.n_elems);
 }
 // Asks whether a collective is complete, which also lets MPI work on it.
 inline void mpi_ask(MpiPending& p) {
     if (p.complete) return;
     int done = 0;
-    MPI_Test(&p.request, &done, MPI_STATUS_IGNORE);
-    p.complete = done;
-    if (done) trace.add_communication({p.is.work, p.begin, now_seconds()});
+    MPI_Testall((int)p.requests.size(), p.requests.data(), &done, MPI_STATUSES_IGNORE);
+    if (!done) return;
+    if (p.sum) add_received(p);
+    p.complete = true;
+    trace.add_communication({p.is.work, p.begin, now_seconds()});
 }
 inline void mpi_progress() {
     for (MpiPending& p : mpi_pending) mpi_ask(p);
@@ -119,12 +147,35 @@ inline bool mpi_is_complete(Collective number) {
 }
 inline void mpi_wait(Collective number, const char* what) {
     const auto waited_for = [=](const MpiPending& p) { return number == ALL_COLLECTIVES || p.is.number == number; };
-    for (MpiPending& p : mpi_pending) {
-        if (!waited_for(p)) continue;
-        mpi_poll([&] { return mpi_ask(p), p.complete; }, what);
-        if (p.to) memcpy(p.to, p.received.data(), p.received.size());
-    }
+    for (MpiPending& p : mpi_pending)
+        if (waited_for(p)) mpi_poll([&] { return mpi_ask(p), p.complete; }, what);
     mpi_pending.erase(std::remove_if(mpi_pending.begin(), mpi_pending.end(), waited_for), mpi_pending.end());
+}
+// A buffer for so many values; waits until it is free.
+inline float* mpi_buffer(int64_t n_elems) {
+    for (MpiBuffer& buffer : mpi_received) {
+        const auto uses_it = [&](const MpiPending& p) { return !p.complete && p.sum && p.received == buffer.values; };
+        if (std::any_of(mpi_pending.begin(), mpi_pending.end(), uses_it)) continue;
+        return buffer.grow(n_elems), buffer.values;
+    }
+    const auto is_sum = [](const MpiPending& p) { return !p.complete && p.sum; };
+    MpiPending& oldest = *std::find_if(mpi_pending.begin(), mpi_pending.end(), is_sum);
+    mpi_poll([&] { return mpi_ask(oldest), oldest.complete; }, "an earlier sum of slices");
+    return mpi_buffer(n_elems);
+}
+inline void mpi_sum_slices_start(const Started& c, float* data, int64_t n_elems) {
+    const CommGroup& group = c.group;
+    float* to = mpi_buffer(std::max<int64_t>(1, (group.processes - 1) * n_elems));
+    mpi_pending.push_back({c, {}, data + group.rank * n_elems, n_elems, to});
+    MpiPending& p = mpi_pending.back();
+    const MPI_Comm members = mpi_groups[group.number];
+    for (int64_t i = 0; i < group.processes; i++) {
+        if (i == group.rank) continue;
+        MPI_Request both[2];
+        MPI_Irecv(to, (int)n_elems, MPI_FLOAT, (int)i, MPI_SLICE, members, &both[0]);
+        MPI_Isend(data + i * n_elems, (int)n_elems, MPI_FLOAT, (int)i, MPI_SLICE, members, &both[1]);
+        p.requests.insert(p.requests.end(), both, both + 2), to += n_elems;
+    }
 }
 inline void mpi_end() {
     MpiPatience patience(comm.timeout_s, "for all to end");

@@ -8,8 +8,7 @@
 //
 // Buckets in other memory, and messages between two ranks (comm_send_start), go on by MPI or TCP.
 //
-// Sums are added in the order of ranks, as by TCP: the same bits. (MPI may choose another order for
-// four and more.)
+// Sums are added in the order of ranks, as by MPI and TCP: the same bits.
 #pragma once
 #include <fcntl.h>
 #include <sched.h>

@@ -70,9 +70,10 @@ constexpr int64_t MPI_BYTES = 5 << 20;         // its libraries, and buffers for
 constexpr int64_t TOKENIZER_BYTES = 24 << 20;  // tables that encode() builds from the tokenizer's file
 
 // Elements of the slices that are on their way at once (comm_mpi.h).
-inline int64_t received_elems(const GPT2& model) {
-    const BucketPlaces& places = model.gradient_places;
-    return (places.sharded ? places.whole_elems(model.layout) : model.layout.total_elems()) / comm.shards.processes;
+inline int64_t received_elems(const ParameterLayout& layout) {
+    int64_t most = 0;
+    for (int64_t b = 0; b < layout.buckets(); b++) most = std::max(most, layout.slice_elems(b));
+    return 2 * (comm.shards.processes - 1) * most;
 }
 
 // Of the activations in a file, or their codes, two copies are in use at once.
@@ -109,7 +110,7 @@ inline std::vector<PlanRow> cpu_plan_rows(const GPT2& model, const Sizes& s, con
         else if (comm.processes > 1 && (tcp.active() || (o.plan && o.dist_init != "mpi")))
             rows.push_back({"scratch", "pieces received", "of two sums", 2 * most * TCP_PIECE_BYTES});
         else if (comm.processes > 1)
-            rows.push_back({"scratch", "slices received", "1/P of gradients", received_elems(model) * 4});
+            rows.push_back({"scratch", "slices received", "of two sums", received_elems(layout) * 4});
     }
     plan_activations(rows, s);
     if (model.teacher) {
