@@ -74,7 +74,7 @@ inline void mpi_gather(const CommGroup& group, void* out, const void* mine, int6
     mpi_poll(is_complete, what);
 }
 
-enum { MPI_MESSAGE, MPI_SLICE };  // tags
+enum { MESSAGE_TAG, SLICE_TAG };
 
 // A collective that was started.
 struct MpiPending {
@@ -116,10 +116,10 @@ inline void mpi_all_gather_start(const Started& c, void* data, int64_t bytes) {
                    mpi_begin(c));
 }
 inline void mpi_send_start(const Started& c, const void* data, int64_t bytes, int64_t to) {
-    MPI_Isend(data, (int)bytes, MPI_BYTE, (int)to, MPI_MESSAGE, MPI_COMM_WORLD, mpi_begin(c));
+    MPI_Isend(data, (int)bytes, MPI_BYTE, (int)to, MESSAGE_TAG, MPI_COMM_WORLD, mpi_begin(c));
 }
 inline void mpi_receive_start(const Started& c, void* data, int64_t bytes, int64_t from) {
-    MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, MPI_MESSAGE, MPI_COMM_WORLD, mpi_begin(c));
+    MPI_Irecv(data, (int)bytes, MPI_BYTE, (int)from, MESSAGE_TAG, MPI_COMM_WORLD, mpi_begin(c));
 }
 inline void add_received(MpiPending& p) {
     std::vector<const float*> sources;
@@ -172,8 +172,8 @@ inline void mpi_sum_slices_start(const Started& c, float* data, int64_t n_elems)
     for (int64_t i = 0; i < group.processes; i++) {
         if (i == group.rank) continue;
         MPI_Request both[2];
-        MPI_Irecv(to, (int)n_elems, MPI_FLOAT, (int)i, MPI_SLICE, members, &both[0]);
-        MPI_Isend(data + i * n_elems, (int)n_elems, MPI_FLOAT, (int)i, MPI_SLICE, members, &both[1]);
+        MPI_Irecv(to, (int)n_elems, MPI_FLOAT, (int)i, SLICE_TAG, members, &both[0]);
+        MPI_Isend(data + i * n_elems, (int)n_elems, MPI_FLOAT, (int)i, SLICE_TAG, members, &both[1]);
         p.requests.insert(p.requests.end(), both, both + 2), to += n_elems;
     }
 }
