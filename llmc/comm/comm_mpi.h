@@ -151,21 +151,16 @@ inline void mpi_wait(Collective number, const char* what) {
         if (waited_for(p)) mpi_poll([&] { return mpi_ask(p), p.complete; }, what);
     mpi_pending.erase(std::remove_if(mpi_pending.begin(), mpi_pending.end(), waited_for), mpi_pending.end());
 }
-// A buffer for so many values; waits until it is free.
-inline float* mpi_buffer(int64_t n_elems) {
-    for (MpiBuffer& buffer : mpi_received) {
-        const auto uses_it = [&](const MpiPending& p) { return !p.complete && p.sum && p.received == buffer.values; };
-        if (std::any_of(mpi_pending.begin(), mpi_pending.end(), uses_it)) continue;
-        return buffer.grow(n_elems), buffer.values;
-    }
-    const auto is_sum = [](const MpiPending& p) { return !p.complete && p.sum; };
-    MpiPending& oldest = *std::find_if(mpi_pending.begin(), mpi_pending.end(), is_sum);
-    mpi_poll([&] { return mpi_ask(oldest), oldest.complete; }, "an earlier sum of slices");
-    return mpi_buffer(n_elems);
-}
+// Two sums are on their way at once: each waits for the one before the last, whose buffer it takes.
 inline void mpi_sum_slices_start(const Started& c, float* data, int64_t n_elems) {
+    static int64_t sums = 0;
+    MpiBuffer& buffer = mpi_received[sums++ % 2];
+    for (MpiPending& p : mpi_pending)
+        if (p.sum && p.received == buffer.values)
+            mpi_poll([&] { return mpi_ask(p), p.complete; }, "an earlier sum of slices");
     const CommGroup& group = c.group;
-    float* to = mpi_buffer(std::max<int64_t>(1, (group.processes - 1) * n_elems));
+    buffer.grow(std::max<int64_t>(1, (group.processes - 1) * n_elems));
+    float* to = buffer.values;
     mpi_pending.push_back({c, {}, data + group.rank * n_elems, n_elems, to});
     MpiPending& p = mpi_pending.back();
     const MPI_Comm members = mpi_groups[group.number];

@@ -167,7 +167,7 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
     const int64_t gradient_bytes = s.training ? model.gradient_places.elems(model.layout) * s.gradient_bytes() : 0;
     // What lies in the places of both finds gradients, at a multiple of 64 bytes, behind weights.
     const bool together = model.weight_places.borrows_both;
-    const auto map = [](int64_t bytes) {  // what processes exchange, each reads in the others' memory if it can
+    const auto map = [](size_t bytes) {  // what processes exchange, each reads in the others' memory if it can
         void* const shared = map_shared(bytes);
         return shared ? shared : map_memory(bytes);
     };
@@ -182,11 +182,12 @@ inline void allocate_on_cpu(GPT2& model, const Sizes& s, const Options& o) {
         model.grads = together ? (char*)model.params + weights_bytes : map(gradient_bytes);
         if (s.sums_gradients()) model.grad_sums = (float*)model.grads;
         borrow_place(model);
+        const auto map_state = model.apart ? +map : map_memory;  // apart: meet_on_cpu() averages it
         const auto take = [&](auto*& memory, OptimizerState state) {
             const int64_t bytes = state_layout(model, state).held_bytes(model.slice);
             if (bytes == 0 || (state == STATE_MASTER && !has_master(model.format, o))) return;
             const bool in_file = model.offloads_state && state != STATE_FACTORS;
-            void* const taken = in_file ? map_file(offload_folder(o), bytes, STATE_NAMES[state]) : map_memory(bytes);
+            void* const taken = in_file ? map_file(offload_folder(o), bytes, STATE_NAMES[state]) : map_state(bytes);
             memory = (std::remove_reference_t<decltype(memory)>)taken;
             if (!in_file) spread_pages(memory, bytes);
         };
