@@ -103,8 +103,9 @@ template <class floatX, class floatG>
 void weight_gradient(floatG* part, const floatX* dout, int64_t OC, int64_t out_count, const floatX* inp, int64_t C,
                      int64_t count, int64_t rows, bool add) {
     const MatrixView<floatX> A{dout, 1, OC}, B{inp, C, 1};
-    const bool streams = !add && (sizeof(floatX) == 2 || device.splits_fp32);
-    gemm(part, C, A, B, out_count, count, rows, add, streams ? streaming_epilogue(part, C) : nullptr);
+    const floatX* const nothing = nullptr;
+    if (add || (sizeof(floatX) == 4 && !device.splits_fp32)) return gemm(part, C, A, B, out_count, count, rows, add);
+    gemm_on_unit(A, B, out_count, count, rows, streaming_epilogue(part, C), nothing, C, false, /*streams*/ true);
 }
 
 // dinp (rows, C) = dout (rows, OC) weight (OC, C) is written. dweight (OC, C) and dbias (OC) are
