@@ -272,8 +272,8 @@ private:
 };
 
 // Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each. All tiles of a step are loaded
-// before the first is multiplied: so the loads of the next step are under way earlier (4% faster
-// than each before its first use).
+// before the first is multiplied, so that the loads of the next step are under way earlier (4%
+// faster than each before its first use), and the sums that come next are prefetched (2%).
 template <int STRIPS, int COLS, class Unit>
 inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
     const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
@@ -290,8 +290,11 @@ inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, 
         if constexpr (STRIPS == 2) unit.template zero<2>();
         if constexpr (STRIPS == 2 && COLS == 2) unit.template zero<3>();
     }
+    const float* next_sums = column + COLS < t.columns ? c + COLS * TILE_COLS : t.C + t.strips * TILE_ROWS * t.ldc;
     for (int64_t k = 0; k < t.k_tiles; k++, a += TILE_K, b += TILE_ELEMS) {
         for (int64_t i = 0; i < t.next_rows; i++) fetch_to_second_level(t.next + i * t.next_stride + k * TILE_K);
+        for (int64_t i = 2 * k; i < 2 * k + 2 && i < STRIPS * TILE_ROWS; i++)
+            for (int64_t j = 0; j < COLS; j++) fetch_to_write(next_sums + i * t.ldc + j * TILE_COLS);
         unit.template load<4>(a, a_bytes);
         unit.template load_once<6>(b, 64);
         if constexpr (COLS == 2) unit.template load_once<7>(b + t.b_stride, 64);

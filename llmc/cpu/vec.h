@@ -39,8 +39,10 @@ typedef int8_t vbyte_anywhere __attribute__((vector_size(VEC_FLOATS), aligned(1)
 
 #define VEC_INLINE inline __attribute__((always_inline))
 
-// Prefetches the cache line of p to the second-level cache, past the first.
+// Prefetches the cache line of p to the second-level cache, past the first; or, to be written, to
+// the first.
 VEC_INLINE void fetch_to_second_level(const void* p) { __builtin_prefetch(p, /*for a write*/ 0, 2); }
+VEC_INLINE void fetch_to_write(const void* p) { __builtin_prefetch(p, /*for a write*/ 1, 3); }
 
 VEC_INLINE vfloat load(const float* p) { return *(const vfloat_anywhere*)p; }
 VEC_INLINE void store(float* p, vfloat v) { *(vfloat_anywhere*)p = v; }
