@@ -254,6 +254,9 @@ $(call check,amx,AMX in an emulator,,bochs --help cpu 2>&1 | grep -q sapphire_ra
     skip "Bochs 2.8 or newer; dev/test/amx/run.sh says how"; dev/test/amx/run.sh)
 $(call check,one_definition,no function of one trainer replaces that of the other in tests,$(SIM_SOURCES),\
     command -v nm || skip "apt-get install binutils"; dev/test/one_definition.py "$(CXX)" $(SHARED))
+$(call check,optimized_kernels,the trainer has optimized copies of the functions of its kernels,train_gpt2_cpu,\
+    command -v nm || skip "apt-get install binutils";\
+    dev/test/optimized_kernels.sh $(B)/compiled_once.o $(B)/train_gpt2_cpu)
 $(call check,gdb,gdb stops in a CUDA thread,$(SIM_SOURCES),\
     command -v gdb || skip "apt-get install gdb"; dev/test/gdb.sh)
 COPYING := build-count/cuda/attention_forward build-count/cuda/attention_backward
