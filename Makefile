@@ -61,7 +61,7 @@ endif
 stamp = $(shell mkdir -p $(dir $(1)); echo '$(2)' | cmp -s - $(1) || echo '$(2)' > $(1))$(1)
 FLAGS_FILE := $(call stamp,$(B)/flags,$(CXX) $(CXXFLAGS))
 
-# One source file to one program; kernels first, whose copies of inline functions are optimized. TIMED runs the compiler.
+# A source file to a program; kernels first, whose copies of inline functions are optimized. TIMED runs the compiler.
 compile = $(TIMED) $(CXX) $(CXXFLAGS) $(1) $(OWN_FLAGS) -MMD -MP -MF $@.d -MT $@ $(filter %/compiled_once.o,$^) $< \
     $(filter-out %/compiled_once.o,$(filter %.o,$^)) -o $@ $(LDLIBS)
 # Compiled once, whatever the trainer changes: services of a run and kernels. -Og: for what waits for files and kernels;

@@ -6,8 +6,9 @@ three of bf16 (fp32x3), in bf16 with fp32 master weights, in bf16 without them, 
 with AdamW's m and v in bf16 and in 8 bits, with factored state (adafactor, whose learning rate is another), and PyTorch
 in fp32. Prints bytes per parameter, the time of a step, and the validation loss at the end; how far apart runs in bf16
 end by chance; then what rounding the weights does to small updates. Exit 1 if fp32 or one of the formats that should
-train as well ends more than 0.5% above PyTorch. --write puts the tables into chapter 11 of the course and into dev/MEASURED.md, there with the curves. The CPU
-has no fp16: --fp16 names a program that has, for one row more, without a time.
+train as well ends more than 0.5% above PyTorch. --write puts the tables into chapter 11 of the course and into
+dev/MEASURED.md, there with the curves. The CPU has no fp16: --fp16 names a program that has, for one row more, without
+a time.
 
     pip install torch                   # without it, this trainer alone
     make build/FP16/train_gpt2sim       # the simulator, half an hour; on a GPU: make PRECISION=FP16 train_gpt2cu

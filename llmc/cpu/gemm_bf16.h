@@ -207,9 +207,8 @@ RowsOfA arranged_rows(MatrixView<floatX> A, int64_t M, int64_t K) {
         runtime_failure("internal: a transposed matrix of %d elements does not fit the %d planned", PARTS * low,
                         device.transposed_elems);
     const int64_t for_all_threads = round_up(ceil_div(M, device.threads), BF16_ROWS);
-    const int64_t grain = A.col_stride == 1
-                              ? BF16_ROWS
-                              : std::clamp(for_all_threads, BF16_TRANSPOSED_LEAST, BF16_TRANSPOSED_MOST);
+    const int64_t grain =
+        A.col_stride == 1 ? BF16_ROWS : std::clamp(for_all_threads, BF16_TRANSPOSED_LEAST, BF16_TRANSPOSED_MOST);
     parallel_ranges(round_up(M, BF16_ROWS), grain, [&](int64_t begin, int64_t end) {
         bf16* const out = device.transposed + begin * stride;
         const int64_t rows = std::min(M, end) - begin;
@@ -220,8 +219,8 @@ RowsOfA arranged_rows(MatrixView<floatX> A, int64_t M, int64_t K) {
 }
 // The epilogue gets A (M, K) B (K, N); epilogue_reads as in gemm.h, rows ldc apart. In A the rows
 // or the columns must be contiguous, and in B as well. weights: A is read from memory, once.
-// streams: the epilogue writes past the caches, and gets 64 columns at a time: memory takes pairs of
-// cache lines, 128 bytes of bf16, 1.7 times as fast as single ones.
+// streams: the epilogue writes past the caches, and gets 64 columns at a time: memory takes pairs
+// of cache lines, 128 bytes of bf16, 1.7 times as fast as single ones.
 template <class floatX>
 void gemm_on_unit(MatrixView<floatX> A, MatrixView<floatX> B, int64_t M, int64_t N, int64_t K, const Epilogue& epilogue,
                   const floatX* epilogue_reads, int64_t ldc, bool weights = false, bool streams = false) {

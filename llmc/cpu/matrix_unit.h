@@ -271,9 +271,9 @@ private:
     }
 };
 
-// Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each. All tiles of a step are loaded
-// before the first is multiplied, so that the loads of the next step are under way earlier (4%
-// faster than each before its first use), and the sums that come next are prefetched (2%).
+// Multiplies STRIPS strips of A by COLS columns of tiles, 1 or 2 each. All tiles of a step are
+// loaded before the first is multiplied, so that the loads of the next step are under way earlier
+// (4% faster than each before its first use), and the sums that come next are prefetched (2%).
 template <int STRIPS, int COLS, class Unit>
 inline void multiply_tiles_amx(Unit& unit, const TileProduct& t, int64_t strip, int64_t column) {
     const bf16 *a = t.A + strip * TILE_ROWS * t.a_stride, *b = t.B + column * t.b_stride;
