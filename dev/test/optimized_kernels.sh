@@ -1,8 +1,8 @@
 #!/bin/sh
 # Of an inline function that the kernels and the rest of a program both have, the program has the kernels' copy, which
 # is optimized: it is as long as theirs. optimized_kernels.sh KERNELS.o PROGRAM
-[ $# -eq 2 ] && [ "$1" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
-set -e
+[ "${1-}" != --help ] || { sed -n '/^#!/d;/^#/!q;s/^# \{0,1\}//p' "$0"; exit; }
+set -eu
 lengths() { nm -S "$1" | awk '$3 == "W" { print $4, $2 }' | sort; }  # of the functions that several objects may have
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

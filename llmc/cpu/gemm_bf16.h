@@ -47,6 +47,7 @@ struct Bf16Blocking {
     int64_t mc, nc, kc, inner, panel, few_rows;
 };
 inline bool unit_is_amx() { return device.unit == UNIT_AMX || device.unit == UNIT_AMX_TWIN; }
+constexpr int64_t BF16_INNER_ELEMS = 768;         // the largest inner
 constexpr int64_t BF16_TILES_ELEMS = 384 * 1024;  // the largest kc * nc
 constexpr int64_t BF16_SUMS_ELEMS = 384 * 1024;   // the largest mc * nc, or 32 * nc where no sums are kept
 
@@ -60,7 +61,7 @@ template <class floatX>
 Bf16Blocking bf16_blocking(int64_t K, bool weights = false) {
     constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40, PARTS = BF16_PARTS<floatX>;
     constexpr int64_t few_rows = PARTS == 1 ? 256 : 0;
-    if (!unit_is_amx()) return {1024, 192, 768 / PARTS, 768 / PARTS, 192, few_rows};
+    if (!unit_is_amx()) return {1024, 192, BF16_INNER_ELEMS / PARTS, BF16_INNER_ELEMS / PARTS, 192, few_rows};
     const int64_t inner = PARTS == 2 ? 192 : weights ? 256 : 384;
     if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / PARTS / AMX_KC, AMX_KC, inner, 32, few_rows};
     const int64_t nc = BF16_TILES_ELEMS / PARTS / round_up(K, TILE_K) / 32 * 32;
@@ -70,7 +71,8 @@ Bf16Blocking bf16_blocking(int64_t K, bool weights = false) {
 // Rows of A in one piece of work where it is transposed. More are faster, for they are longer runs
 // of A^T: of 1024 x 3072 values 1536 rows take 0.33 ms on two threads, 256 take 0.77.
 constexpr int64_t BF16_TRANSPOSED_LEAST = 256, BF16_TRANSPOSED_MOST = 1536;
-constexpr int64_t BF16_COPY_STRIDE = 768 + TILE_K;  // of the copy of rows of A; no power of two, for the cache's sets
+// Of the copy of rows of A; no power of two, for the cache's sets.
+constexpr int64_t BF16_COPY_STRIDE = BF16_INNER_ELEMS + TILE_K;
 constexpr size_t GEMM_BF16_SCRATCH_ELEMS = BF16_TILES_ELEMS / 2 + BF16_SUMS_ELEMS + BF16_ROWS * BF16_COPY_STRIDE / 2;
 
 // How A (M, K) lies in device.transposed, where its columns are contiguous: the distance of its
