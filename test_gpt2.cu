@@ -25,7 +25,7 @@ static GPT2 make_model(const GPT2Config& config, int64_t B, int64_t T, int64_t r
                        const Options& options = {}) {
     GPT2 model;
     model.backend = &GPU_BACKEND<floatX>;
-    model.evaluate = evaluate, model.prefill = prefill, model.decode = decode;
+    model.evaluate = evaluate, model.prefill = prefill, model.decode = decode<floatX>;
     Options o = options;
     o.tf32 = 0, o.given.insert("--recompute");
     Sizes sizes{config, B, T, recompute, config.maxT, 0, true, micro_steps};

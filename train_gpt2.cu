@@ -21,6 +21,7 @@
 // gradients are those of a scaled loss (llmc/optim/loss_scale.h).
 #include "llmc/base/program.h"
 #include "llmc/cuda/backend.cuh"
+#include "llmc/cuda/decode.cuh"
 #include "llmc/cuda/dropout.cuh"
 #include "llmc/cuda/linear.cuh"
 #include "llmc/cuda/other_optimizers.cuh"
@@ -63,14 +64,13 @@ void expand(GPT2& model, int64_t l, int64_t rows) {
     linear_forward(model, l, FCW, act(FCH), act(LN2), rows, C, 4 * C, act(FCH_GELU));
 }
 
-// Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
+// Layer l: from qkv, which is there already, to the branch that its MLP adds to the residual
 // stream. Dropout does nothing, here and elsewhere, unless a batch of training has it.
 void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
     const cudaStream_t stream = model.gpu->stream;
-    linear_forward(model, l, QKVW, act(QKV), act(LN1), rows, C, 3 * C);
     attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, stream, model.gpu->documents, model.window(l));
     linear_forward(model, l, ATTPROJW, act(BRANCH), act(ATTY), rows, C, C);
     dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C), stream);
@@ -83,7 +83,7 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
 }
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
-// last, and what `leaves` names.
+// last, and what `leaves` names. If that is the cache, the last layer ends there, with its qkv.
 void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
     const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const cudaStream_t stream = model.gpu->stream;
@@ -98,27 +98,33 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
             residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD),
                                        model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W), param(LN1B), rows,
                                        C, stream);
+        linear_forward(model, l, QKVW, act(QKV), act(LN1), rows, C, 3 * C);
+        if (leaves == LEAVES_CACHE) fill_cache(act(KEYS), act(VALUES), act(QKV), T, model.sizes.cache_T, C, NH, stream);
+        if (leaves == LEAVES_CACHE && l + 1 == model.layout.config.L) return;
         layer_forward(model, l, batch);
         if (leaves == LEAVES_CODES) encode_kept<floatX>(model, l, encode_activations<floatX>, stream);
         if (leaves == LEAVES_CODES) leave_input(model, l);
-        if (leaves == LEAVES_CACHE)
-            fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
-                       NH, stream);
     }
+}
+
+// The tokens (B,T) of a batch, which are on the device, to the residual stream that layer 0 reads.
+void forward_embeddings(GPT2& model, const int* tokens, const Batch& batch) {
+    const int64_t B = batch.B, T = batch.T, C = model.layout.config.C;
+    floatX* const encoded = model.act<floatX>(ENCODED);
+    fetch_weights<floatX>(model, model.layout.config.L, 0);
+    embed(model, encoded, tokens, B, T);
+    dropout(encoded, encoded, B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), model.gpu->stream);
 }
 
 // The tokens (B,T) of a batch, which are on the device, to lnf (B,T,C).
 void forward_to_lnf(GPT2& model, const int* tokens, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
-    const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
+    const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
-    const cudaStream_t stream = model.gpu->stream;
-    fetch_weights<floatX>(model, L, 0);
-    embed(model, act(ENCODED), tokens, B, T);
-    dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C), stream);
+    forward_embeddings(model, tokens, batch);
     forward_layers(model, 0, L, batch, leaves);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2), act(BRANCH),
-                               param(LNFW), param(LNFB), B * T, C, stream);
+                               param(LNFW), param(LNFB), batch.B * batch.T, C, model.gpu->stream);
 }
 
 // The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more
@@ -355,53 +361,19 @@ StepResult wait_for_step(GPT2& model, const UpdateSettings& settings) {
 // -------------------------------------------------------------------------------------------------
 // generation
 
-// The scores of all tokens (V) of what follows a position, from its row of lnf.
-const float* logits_of(GPT2& model, const floatX* lnf) {
-    const GPT2Config& c = model.layout.config;
-    floatX* logits = model.act<floatX>(LOGITS);
-    linear_forward(model, 0, WTE, logits, lnf, 1, c.C, c.Vp);
-    return to_host(model, format_of<floatX>(), logits, c.V);
-}
-
 // The logits (V) of what follows n tokens, at most T of Sizes, which are positions 0 to n - 1. One
-// forward pass; their keys and values go to the cache.
+// forward pass; their keys and values go to the cache. After these nobody reads the last layer but
+// at the last position.
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    upload<floatX>(model, {tokens, tokens, 1, n}, false);
-    forward_to_lnf(model, model.ints(INPUTS), {tokens, tokens, 1, n}, LEAVES_CACHE);
-    return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
-}
-
-// The logits (V) of what follows `token` at `position`. The cache has the keys and values of the
-// positions before it; those of this one are added to it.
-const float* decode(GPT2& model, int token, int64_t position) {
-    const Range range("decode");
-    const GPT2Config& c = model.layout.config;
-    const int64_t C = c.C;
-    const cudaStream_t stream = model.gpu->stream;
-    floatX *residual = model.act<floatX>(ENCODED), *branch = model.act<floatX>(BRANCH);
-    int* input = model.ints(INPUTS);
-    gpu_comm_join(stream);  // the weights
-    fetch_weights<floatX>(model, c.L, 0);
-    check_cuda(cudaMemcpyAsync(input, &token, sizeof(int), cudaMemcpyHostToDevice, stream), "copying a token");
-    embed(model, residual, input, 1, 1, position);
-    for (int64_t l = 0; l < c.L; l++) {
-        const auto [param, act, act32] = of_layer<floatX>(model, l);
-        fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);
-        layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1, C, stream);
-        linear_forward(model, l, QKVW, act(QKV), act(LN1), 1, C, 3 * C);
-        attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position, model.sizes.cache_T, C,
-                         c.NH, stream, model.window(l));
-        linear_forward(model, l, ATTPROJW, branch, act(ATTY), 1, C, C);
-        residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch, param(LN2W),
-                                   param(LN2B), 1, C, stream);
-        linear_forward(model, l, FCW, act(FCH), act(LN2), 1, C, 4 * C, act(FCH_GELU));
-        linear_forward(model, l, FCPROJW, branch, act(FCH_GELU), 1, 4 * C, C);
-        residual_forward(residual, residual, branch, C, stream);
-    }
-    const auto [param, act, act32] = of_layer<floatX>(model, c.L - 1);
-    layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C, stream);
-    return logits_of(model, act(LNF));
+    const int64_t last = model.layout.config.L - 1, C = model.layout.config.C;
+    const Batch batch{tokens, tokens, 1, n};
+    upload<floatX>(model, batch, false);
+    forward_embeddings(model, model.ints(INPUTS), batch);
+    forward_layers(model, 0, last + 1, batch, LEAVES_CACHE);
+    floatX* const residual = layer_input<floatX>(model, last) + (n - 1) * C;
+    layer_decode(model, last, residual, model.act<floatX>(QKV, last) + (n - 1) * 3 * C, n - 1);
+    return logits_of(model, residual);
 }
 
 // -------------------------------------------------------------------------------------------------
@@ -411,7 +383,7 @@ const float* decode(GPT2& model, int token, int64_t position) {
 int train(Run& run) {
     GPT2& model = run.model;
     model.format = format_of<floatX>(), model.backend = &GPU_BACKEND<floatX>;
-    model.evaluate = evaluate, model.prefill = prefill, model.decode = decode;
+    model.evaluate = evaluate, model.prefill = prefill, model.decode = decode<floatX>;
     if (!begin_run(run)) return 0;
     const auto micro_step = [&](int64_t micro) {
         const Range range("micro_step", micro);

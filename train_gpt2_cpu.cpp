@@ -20,6 +20,7 @@
 #include <numeric>
 #include "llmc/base/program.h"
 #include "llmc/cpu/compiled_once.h"  // kernels::, and what the services need of a CPU
+#include "llmc/cpu/decode.h"
 #include "llmc/cpu/linear.h"
 #include "llmc/cpu/wte_pieces.h"
 #include "llmc/run/services.h"
@@ -44,14 +45,13 @@ inline int* documents(GPT2& model) { return model.sizes.end_of_text < 0 ? nullpt
 // -------------------------------------------------------------------------------------------------
 // forward
 
-// Layer l: from ln1, which is there already, to the branch that its MLP adds to the residual
+// Layer l: from qkv, which is there already, to the branch that its MLP adds to the residual
 // stream. Dropout does nothing, here and elsewhere, unless a batch of training has it.
 template <class floatX>
 void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
     const Range range("layer_forward", l);
     const int64_t B = batch.B, T = batch.T, rows = B * T, C = model.layout.config.C, NH = model.layout.config.NH;
     const auto [param, act, act32] = of_layer<floatX>(model, l);
-    linear_forward(model, l, QKVW, act(QKV), act(LN1), rows, C, 3 * C);
     kernels::attention_forward(act(ATTY), act32(ATT_LSE), act(QKV), B, T, C, NH, documents(model), model.window(l));
     linear_forward(model, l, ATTPROJW, act(BRANCH), act(ATTY), rows, C, C);
     kernels::dropout(act(BRANCH), act(BRANCH), rows * C, batch.dropout.mask(DROP_ATTENTION, l, C));
@@ -64,7 +64,7 @@ void layer_forward(GPT2& model, int64_t l, const Batch& batch) {
 }
 
 // Layers first to end-1, from the residual stream that the first of them reads to the branch of the
-// last, and what `leaves` names.
+// last, and what `leaves` names. If that is the cache, the last layer ends there, with its qkv.
 template <class floatX>
 void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
     const int64_t T = batch.T, rows = batch.B * T, C = model.layout.config.C, NH = model.layout.config.NH;
@@ -79,29 +79,37 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
             kernels::residual_layernorm_forward(input, act(LN1), act32(LN1_MEAN), act32(LN1_RSTD),
                                                 model.act<floatX>(RESIDUAL2, l - 1), act(BRANCH), param(LN1W),
                                                 param(LN1B), rows, C);
+        linear_forward(model, l, QKVW, act(QKV), act(LN1), rows, C, 3 * C);
+        if (leaves == LEAVES_CACHE) fill_cache(act(KEYS), act(VALUES), act(QKV), T, model.sizes.cache_T, C, NH);
+        if (leaves == LEAVES_CACHE && l + 1 == model.layout.config.L) return;
         layer_forward<floatX>(model, l, batch);
         if (leaves == LEAVES_CODES) encode_kept<floatX>(model, l, kernels::encode_activations<floatX>);
-        if (leaves == LEAVES_CACHE)
-            fill_cache(model.act<floatX>(KEYS, l), model.act<floatX>(VALUES, l), act(QKV), T, model.sizes.cache_T, C,
-                       NH);
         leave_input(model, l);
     }
+}
+
+// x (B,T) of a batch to the residual stream that layer 0 reads.
+template <class floatX>
+void forward_embeddings(GPT2& model, const Batch& batch) {
+    const int64_t B = batch.B, T = batch.T, C = model.layout.config.C;
+    floatX* const encoded = model.act<floatX>(ENCODED);
+    fetch_weights<floatX>(model, model.layout.config.L, 0);
+    if (documents(model)) find_documents(documents(model), batch.x, B, T, model.sizes.end_of_text);
+    embed(model, encoded, batch.x, B, T);
+    kernels::dropout(encoded, encoded, B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
 }
 
 // x (B,T) of a batch to lnf (B,T,C).
 template <class floatX>
 void forward_to_lnf(GPT2& model, const Batch& batch, Leaves leaves = LEAVES_NOTHING) {
-    const int64_t B = batch.B, T = batch.T, C = model.layout.config.C, L = model.layout.config.L;
+    const int64_t C = model.layout.config.C, L = model.layout.config.L;
     const auto [param, act, act32] = of_layer<floatX>(model, L - 1);
-    fetch_weights<floatX>(model, L, 0);
-    if (documents(model)) find_documents(documents(model), batch.x, B, T, model.sizes.end_of_text);
-    embed(model, act(ENCODED), batch.x, B, T);
-    kernels::dropout(act(ENCODED), act(ENCODED), B * T * C, batch.dropout.mask(DROP_EMBEDDINGS, 0, C));
+    forward_embeddings<floatX>(model, batch);
     forward_layers<floatX>(model, 0, L, batch, leaves);
     fetch_weights<floatX>(model, L);
     // residual3 = residual2 + branch of the last layer, lnf = its norm
     kernels::residual_layernorm_forward(act(RESIDUAL3), act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), act(RESIDUAL2),
-                                        act(BRANCH), param(LNFW), param(LNFB), B * T, C);
+                                        act(BRANCH), param(LNFW), param(LNFB), batch.B * batch.T, C);
 }
 
 // The loss of every position of a micro-batch. The scores of all words (B,T,Vp) would take more
@@ -353,52 +361,18 @@ void update(GPT2& model, const UpdateSettings& settings, const StepResult& resul
 // -------------------------------------------------------------------------------------------------
 // generation
 
-// The scores of all tokens (V) of what follows a position, from its row of lnf.
-template <class floatX>
-const float* logits_of(GPT2& model, const floatX* lnf) {
-    const GPT2Config& c = model.layout.config;
-    floatX* logits = model.act<floatX>(LOGITS);
-    linear_forward(model, 0, WTE, logits, lnf, 1, c.C, c.Vp);
-    return to_host(model, format_of<floatX>(), logits, c.V);
-}
-
 // The logits (V) of what follows n tokens, at most T of Sizes, which are positions 0 to n - 1. One
-// forward pass; their keys and values go to the cache.
+// forward pass; their keys and values go to the cache. After these nobody reads the last layer but
+// at the last position.
 template <class floatX>
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
-    forward_to_lnf<floatX>(model, {tokens, tokens, 1, n}, LEAVES_CACHE);
-    return logits_of(model, model.act<floatX>(LNF) + (n - 1) * model.layout.config.C);
-}
-
-// The logits (V) of what follows `token` at `position`. The cache has the keys and values of the
-// positions before it; those of this one are added to it.
-template <class floatX>
-const float* decode(GPT2& model, int token, int64_t position) {
-    const GPT2Config& c = model.layout.config;
-    const int64_t C = c.C;
-    floatX *residual = model.act<floatX>(ENCODED), *branch = model.act<floatX>(BRANCH);
-    fetch_weights<floatX>(model, c.L, 0);
-    embed(model, residual, &token, 1, 1, position);
-    for (int64_t l = 0; l < c.L; l++) {
-        const auto [param, act, act32] = of_layer<floatX>(model, l);
-        fetch_weights<floatX>(model, l, l + 1 < c.L ? l + 1 : -1);
-        kernels::layernorm_forward(act(LN1), act32(LN1_MEAN), act32(LN1_RSTD), residual, param(LN1W), param(LN1B), 1,
-                                   C);
-        linear_forward(model, l, QKVW, act(QKV), act(LN1), 1, C, 3 * C);
-        kernels::attention_decode(act(ATTY), act(KEYS), act(VALUES), act(QKV), act32(SCORES), position,
-                                  model.sizes.cache_T, C, c.NH, model.window(l));
-        linear_forward(model, l, ATTPROJW, branch, act(ATTY), 1, C, C);
-        kernels::residual_layernorm_forward(residual, act(LN2), act32(LN2_MEAN), act32(LN2_RSTD), residual, branch,
-                                            param(LN2W), param(LN2B), 1, C);
-        linear_forward(model, l, FCW, act(FCH), act(LN2), 1, C, 4 * C, act(FCH_GELU));
-        linear_forward(model, l, FCPROJW, branch, act(FCH_GELU), 1, 4 * C, C);
-        kernels::residual_forward(residual, residual, branch, C);
-    }
-    fetch_weights<floatX>(model, c.L);
-    const auto [param, act, act32] = of_layer<floatX>(model, c.L - 1);
-    kernels::layernorm_forward(act(LNF), act32(LNF_MEAN), act32(LNF_RSTD), residual, param(LNFW), param(LNFB), 1, C);
-    return logits_of<floatX>(model, act(LNF));
+    const int64_t last = model.layout.config.L - 1, C = model.layout.config.C;
+    forward_embeddings<floatX>(model, {tokens, tokens, 1, n});
+    forward_layers<floatX>(model, 0, last + 1, {tokens, tokens, 1, n}, LEAVES_CACHE);
+    floatX* const residual = layer_input<floatX>(model, last) + (n - 1) * C;
+    layer_decode<floatX>(model, last, residual, model.act<floatX>(QKV, last) + (n - 1) * 3 * C, n - 1);
+    return logits_of(model, residual);
 }
 
 // -------------------------------------------------------------------------------------------------

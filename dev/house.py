@@ -45,8 +45,8 @@ EXCEPTIONS = {
     **{f"closure llmc/{name}": "no kernel: it serves a model or a run" for name in
        ("cpu/backend.h", "cpu/compiled_once.h", "cpu/compiled_once.cpp", "cpu/offload.h", "cpu/other_optimizers.h",
         "cpu/shard.h", "cpu/wte_pieces.h", "cpu/whole_tensors.h", "cpu/compressed_gradients.h", "cpu/linear.h",
-        "cpu/meet.h", "cpu/average.h", "cpu/prune.h", "cuda/average.cuh", "cuda/prune.cuh", "cuda/linear.cuh",
-        "cuda/messages.cuh", "cuda/backend.cuh", "cuda/free_memory.cuh", "cuda/gpu.cuh", "cuda/nvml.cuh",
+        "cpu/decode.h", "cpu/meet.h", "cpu/average.h", "cpu/prune.h", "cuda/average.cuh", "cuda/decode.cuh",
+        "cuda/prune.cuh", "cuda/linear.cuh", "cuda/messages.cuh", "cuda/backend.cuh", "cuda/free_memory.cuh", "cuda/gpu.cuh", "cuda/nvml.cuh",
         "cuda/offload.cuh", "cuda/offload_memory.cuh", "cuda/other_optimizers.cuh", "cuda/shard.cuh",
         "cuda/teacher.cuh", "cuda/upload.cuh", "cuda/whole_tensors.cuh")},
     "name sanitizer/allocator_interface.h": "a header of the compiler",
