@@ -47,8 +47,8 @@ EXCEPTIONS = {
         "cpu/shard.h", "cpu/wte_pieces.h", "cpu/whole_tensors.h", "cpu/compressed_gradients.h", "cpu/linear.h",
         "cpu/decode.h", "cpu/meet.h", "cpu/average.h", "cpu/prune.h", "cuda/average.cuh", "cuda/decode.cuh",
         "cuda/prune.cuh", "cuda/linear.cuh", "cuda/messages.cuh", "cuda/backend.cuh", "cuda/free_memory.cuh",
-        "cuda/gpu.cuh", "cuda/nvml.cuh", "cuda/offload.cuh", "cuda/offload_memory.cuh", "cuda/other_optimizers.cuh", "cuda/shard.cuh",
-        "cuda/teacher.cuh", "cuda/upload.cuh", "cuda/whole_tensors.cuh")},
+        "cuda/gpu.cuh", "cuda/nvml.cuh", "cuda/offload.cuh", "cuda/offload_memory.cuh", "cuda/other_optimizers.cuh",
+        "cuda/shard.cuh", "cuda/teacher.cuh", "cuda/upload.cuh", "cuda/whole_tensors.cuh")},
     "name sanitizer/allocator_interface.h": "a header of the compiler",
     "name llama.cpp": "a program of others",
 }
