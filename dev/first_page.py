@@ -19,11 +19,11 @@ STEP = "training step of GPT-2 124M, 4 x 256 tokens"
 ROWS = [
     (f"{STEP}, fp32", "steps", "amx", "step (4,256)", "this trainer, fp32", "PyTorch .*, fp32"),
     (f"{STEP}, bf16", "steps", "amx", "step (4,256)", "this trainer, bf16, fp32 master", "PyTorch .*, bf16 autocast"),
-    (f"{STEP}, fp32", "steps", "avx512-bf16", "step (4,256)", "this trainer, fp32", "PyTorch .*, fp32"),
-    (f"{STEP}, bf16", "steps", "avx512-bf16", "step (4,256)", "this trainer, bf16, fp32 master",
+    (f"{STEP}, fp32", "steps", "zen5", "step (4,256)", "this trainer, fp32", "PyTorch .*, fp32"),
+    (f"{STEP}, bf16", "steps", "zen5", "step (4,256)", "this trainer, bf16, fp32 master",
      "PyTorch .*, bf16 autocast"),
     ("generating a token, bf16", "generation", "amx", "generation, a token", "this trainer, bf16", "PyTorch .*, bf16"),
-    ("reading a prompt of 512 tokens, bf16", "generation", "avx512-bf16", "prompt of 512 tokens, the first",
+    ("reading a prompt of 512 tokens, bf16", "generation", "zen4", "prompt of 512 tokens, the first",
      "this trainer, bf16", "PyTorch .*, bf16"),
 ]
 # Of scripts/gpu_day.sh: what README calls it, the GPU, the shape there.

@@ -81,7 +81,7 @@ class Bench:
     def __init__(self, args):
         self.args = args
         kind, self.cpu = readme.this_cpu()
-        self.precision = "bf16" if kind in ("amx", "avx512-bf16") else "fp32"
+        self.precision = "bf16" if kind in readme.MULTIPLY_BF16 else "fp32"
         args.folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=args.folder).close()  # fails at once if nothing can be written there
         data = shakespeare_tokens.made(os.path.relpath(args.folder.resolve() / "text4096", ROOT),

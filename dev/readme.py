@@ -86,8 +86,11 @@ class Shown:
 
 
 # The kind of a CPU is the widest of these that it has: the flag of /proc/cpuinfo, the name in markers and in tables.
+# AMD's have a name of their own, by family: Zen 4 multiplies 256 bits at a time, Zen 5 512.
 CPU_KINDS = [("amx_bf16", "amx", "AMX"), ("avx512_bf16", "avx512-bf16", "AVX-512, AVX512-BF16"),
              ("avx512f", "avx512", "AVX-512"), ("avx2", "avx2", "AVX2")]
+AMD_KINDS = {"25": ("zen4", "AVX512-BF16, Zen 4"), "26": ("zen5", "AVX512-BF16, Zen 5")}
+MULTIPLY_BF16 = ("amx", "avx512-bf16", "zen4", "zen5")
 
 
 def this_cpu(info="/proc/cpuinfo"):
@@ -97,5 +100,8 @@ def this_cpu(info="/proc/cpuinfo"):
     if "GenuineIntel" in text and "avx512_fp16" in flags:
         flags.discard("avx512_bf16")  # is slow, and not used (llmc/cpu/matrix_unit.h)
     kind, what = next(((k, w) for flag, k, w in CPU_KINDS if flag in flags), (platform.machine(),) * 2)
+    family = re.search(r"cpu family\s*: (\d+)", text)
+    if kind == "avx512-bf16" and "AuthenticAMD" in text and family and family[1] in AMD_KINDS:
+        kind, what = AMD_KINDS[family[1]]
     name = re.search(r"model name\s*: (.*)", text)
     return kind, f"{name[1] if name else platform.processor() or 'a CPU'} ({what})"

@@ -121,6 +121,14 @@ def main():
             info.write_text(CPUINFO.format(flags))
             found, name = readme.this_cpu(str(info))
             assert found == kind and name.startswith("A CPU ("), (found, name)
+        amd = CPUINFO.replace("GenuineIntel", "AuthenticAMD\ncpu family\t: {}")
+        for family, kind, what in ((25, "zen4", "(AVX512-BF16, Zen 4)"), (26, "zen5", "(AVX512-BF16, Zen 5)"),
+                                   (99, "avx512-bf16", "(AVX-512, AVX512-BF16)")):
+            info.write_text(amd.format(family, "avx2 avx512f avx512_bf16"))
+            found, name = readme.this_cpu(str(info))
+            assert found == kind and name == f"A CPU {what}" and kind in readme.MULTIPLY_BF16, (found, name)
+        info.write_text(amd.format(25, "avx2"))
+        assert readme.this_cpu(str(info))[0] == "avx2"
         assert all(readme.this_cpu(str(root / "none")))
 
 
