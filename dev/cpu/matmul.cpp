@@ -136,14 +136,19 @@ BENCH("matmul_few_rows", dims("rows", "C", "OC"), shapes({{32, 768, 3072}, {128,
     expected([=] { reference::matmul_forward(out, inp, weight, no_bias, rows, C, OC); });
     flops(2.0 * rows * C * OC);
     bytes(2.0 * (rows * C + OC * C + rows * OC));
-    const MatrixView<bf16> A{inp16, C, 1}, B{weight16, 1, C};
+    const MatrixView<float> A{inp, C, 1}, B{weight, 1, C};
+    const MatrixView<bf16> A16{inp16, C, 1}, B16{weight16, 1, C};
+    variant("weight-packed", "the weight in panels, which are read as often as 8 fits the rows",
+            [=] { gemm(out, OC, A, B, rows, OC, C, false); });
+    variant("weight-first",
+            "out^T = weight inp^T: inp is packed, the weight is read where it lies, and its next rows are prefetched "
+            "(llmc/cpu/gemm_few_rows.h)",
+            [=] { matmul_forward(out, inp, weight, no_bias, rows, C, OC); });
     variant(
         "weight-packed", "the weight in tiles, which are read once or twice",
-        [=] { gemm(out16, OC, A, B, rows, OC, C, false); }, IN_BF16);
+        [=] { gemm(out16, OC, A16, B16, rows, OC, C, false); }, IN_BF16);
     variant(
-        "weight-first",
-        "out^T = weight inp^T: inp is packed, the weight is read where it lies, and its next rows are prefetched "
-        "(llmc/cpu/gemm_bf16.h)",
+        "weight-first", "as in fp32",
         [=] { matmul_forward(out16, inp16, weight16, (const bf16*)nullptr, rows, C, OC); }, IN_BF16);
 }
 

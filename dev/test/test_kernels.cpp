@@ -448,6 +448,18 @@ static void few_rows(int rows, int C, int OC) {
         }
     }
 }
+// Whether a row of fp32 has the same bits among so many that the product is computed as itself, and
+// among fewer, where it is computed as its transpose (gemm_of_rows()).
+static void row_alone(int few, int C, int OC) {
+    start_test(format("products of fp32: the bits of a row do not depend on the number of rows, C %d OC %d", C, OC));
+    const Floats inp = random_values((few + 1) * C), weight = random_values(OC * C), bias = random_values(OC);
+    Floats many((few + 1) * OC), fewer(many);
+    matmul_forward(many.data(), inp.data(), weight.data(), bias.data(), few + 1, C, OC);
+    for (int rows : {few, few / 2 + 1, 5}) {
+        matmul_forward(fewer.data(), inp.data(), weight.data(), bias.data(), rows, C, OC);
+        EXPECT(memcmp(fewer.data(), many.data(), rows * OC * sizeof(float)) == 0);
+    }
+}
 
 static void bf16_attention(const Shape& s, MatrixUnit unit) {
     const int B = s.B, T = s.T, C = s.C, NH = s.NH, rows = B * T, HS = C / NH;
@@ -796,6 +808,10 @@ int main(int argc, char** argv) {
             few_rows<float>(rows, C, OC);
             few_rows<bf16>(rows, C, OC);
         }
+    for (int rows : {5, 17, 33, 96, 97})
+        for (const auto& [C, OC] : std::vector<std::pair<int, int>>{{31, 5}, {97, 130}, {1600, 300}})
+            if (!is_long(rows, C, OC)) few_rows<float>(rows, C, OC);
+    row_alone(FP32_FEW_ROWS, 97, 130), row_alone(FP32_FEW_ROWS, 1600, 70);
 
     // products need B, T, C and OC; attention B, T, C and NH
     const Shape product_shapes[] = {{1, 5, 48, 1, 17, 1},     {3, 33, 80, 1, 80, 1},    {1, 67, 160, 1, 33, 1},

@@ -1,5 +1,5 @@
 // Matrix multiplication, nine tenths of a training step: C = A B, or C += A B, in fp32 (in bf16:
-// gemm_bf16.h). 2 M N K FLOPs.
+// gemm_bf16.h; of few rows: gemm_few_rows.h). 2 M N K FLOPs.
 //
 //                              N
 //                          NC
@@ -188,10 +188,11 @@ inline BlockAhead block_after(MatrixView<float> B, const Blocking& by, int64_t k
 
 // Computes one block of C: rows m0 to m1 - 1, the columns `of`, for all k. The epilogue is applied
 // to each register tile after its last k, while it is still in the first-level cache. This thread
-// may compute the columns `next` after it.
+// may compute the columns `next` after it. weights: A comes from memory, once, so its next rows are
+// what is fetched ahead.
 inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
                             Columns of, Columns next, int64_t K, bool add, const Epilogue& epilogue,
-                            const float* epilogue_reads) {
+                            const float* epilogue_reads, bool weights = false) {
     constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
     const bool packed_a = !gemm_reads_in_place(A);
     const Blocking by = packed_a ? GEMM_PACKED : gemm_in_place();
@@ -206,10 +207,13 @@ inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixVi
             const int64_t nc = std::min(by.NC, of.end - nb);
             const bool pack_on_the_way = B.col_stride == 1 && nc % NR == 0;
             const int64_t steps = ceil_div(m1 - m0, MR) * ceil_div(nc, NR) * ceil_div(kc, GEMM_STEP);
-            BlockAhead ahead = block_after(B, by, k0, K, nb, of, next, steps);
+            BlockAhead ahead = weights ? BlockAhead() : block_after(B, by, k0, K, nb, of, next, steps);
             if (!pack_on_the_way) pack_panels<NR>(b_block, B, k0, kc, nb, nc);
             for (int64_t m = m0; m < m1; m += MR) {
                 const int64_t rows = std::min<int64_t>(MR, m1 - m);
+                if (weights && FETCHES_AHEAD)
+                    ahead = BlockAhead(A, m + MR, std::clamp<int64_t>(m1 - m - MR, 0, MR), k0, kc,
+                                       ceil_div(nc, NR) * ceil_div(kc, GEMM_STEP));
                 const float* a[MR];  // beyond the last row: the last row again, whose results are not stored
                 for (int i = 0; i < MR; i++)
                     a[i] = packed_a ? a_block + (m - m0) * kc + i : A.at(std::min(m + i, m1 - 1), k0);

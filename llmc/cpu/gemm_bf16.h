@@ -18,11 +18,6 @@
 // device.transposed. Where K is larger than kc, the sums of a block of C stay in fp32 in the
 // thread's scratch memory until the last block of k, so that they are rounded once.
 //
-// Packing costs as much as multiplying where A has few rows. In the forward pass of few positions,
-// where A is inp and B weight^T, the product is computed as its transpose instead:
-//
-//     C^T = B^T A^T       B^T = weight, whose rows are read where they lie, once; A^T = inp^T is packed, which is small
-//
 // fp32 can be multiplied here, too, each value as two bf16 (split_fp32.h; --precision fp32x3). A is
 // split as a whole, into device.transposed, and B where it is packed.
 //
@@ -236,26 +231,6 @@ void gemm_on_unit(MatrixView<floatX> A, MatrixView<floatX> B, int64_t M, int64_t
                    streams);
         streams_done();
     });
-}
-
-// For a product that is computed as its transpose: gives the epilogue squares of sums, transposed.
-inline Epilogue transposed_epilogue(const Epilogue& epilogue) {
-    return [=](const FinishedSums& of) {
-        alignas(64) float square[TILE_COLS * BF16_ROWS];
-        for (int64_t j = 0; j < of.columns; j += TILE_COLS) {
-            for (int64_t i = 0; i < of.rows; i += TILE_ROWS)
-                transpose_16(square + i, BF16_ROWS, of.sums + i * of.stride + j, of.stride);
-            epilogue({square, BF16_ROWS, of.column + j, std::min<int64_t>(TILE_COLS, of.columns - j), of.row, of.rows});
-        }
-    };
-}
-// The epilogue gets A (M, K) B (K, N), where the rows of A and the columns of B are contiguous, as
-// the product itself or as its transpose.
-inline void gemm_of_rows(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K,
-                         const Epilogue& epilogue) {
-    const bf16* const nothing = nullptr;
-    if (M > bf16_blocking<bf16>(K).few_rows) return gemm_on_unit(A, B, M, N, K, epilogue, nothing, N);
-    gemm_on_unit(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nothing, M, true);
 }
 
 // The epilogue that stores the sums in C past the caches: for gradients, which are not read soon.

@@ -13,7 +13,7 @@
 #pragma once
 #include "llmc/cpu/dot_products.h"
 #include "llmc/cpu/gelu.h"
-#include "llmc/cpu/gemm_bf16.h"
+#include "llmc/cpu/gemm_few_rows.h"
 
 // The most rows of inp for which a product is computed as dot products (dot_products.h).
 constexpr int64_t MATMUL_FEW_ROWS = 4;
@@ -42,9 +42,7 @@ void matmul_forward_many_rows(floatX* out, const floatX* inp, const floatX* weig
         return v;
     };
     const MatrixView<floatX> A{inp, C, 1}, B{weight, 1, C};
-    const Epilogue epilogue = epilogue_of(out, stride, add_bias);
-    if constexpr (sizeof(floatX) == 2) gemm_of_rows(A, B, rows, OC, C, epilogue);
-    else gemm(out, stride, A, B, rows, OC, C, false, epilogue);
+    gemm_of_rows(out, stride, A, B, rows, OC, C, epilogue_of(out, stride, add_bias));
 }
 
 // out (rows, OC) = inp (rows, C) weight (OC, C)^T + bias (OC), written; bias may be null. If
