@@ -64,10 +64,10 @@ inline const Blocking& gemm_in_place() { return second_level_bytes() >= 2 << 20 
 // rows take about as long as a load from memory.
 constexpr int64_t GEMM_ROWS_AHEAD = 32;
 
-// Of k, after which some lines of the block ahead are fetched. Narrower vectors multiply for
-// longer, and gain nothing.
+// Of k, after which some lines are fetched that are needed later. To fetch the block of B that is
+// packed next gains nothing with narrower vectors, which multiply for longer.
 constexpr int64_t GEMM_STEP = 32;
-constexpr bool FETCHES_AHEAD = VEC_BYTES == 64;
+constexpr bool FETCHES_NEXT_BLOCK = VEC_BYTES == 64;
 
 // acc (MR x NV vectors) += A (MR x K) B (K x NV vectors). Element (i, k) of A is a[i][k * a_step];
 // row k of B is at b + k * b_stride. With PACK the rows of B that were read are also written to
@@ -143,14 +143,15 @@ VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t col
 }
 
 // A register tile of C, at c, rows ldc apart, = A B, or += if add: as multiply_tile(), of which the
-// first `rows` rows and `columns` columns are stored. Fetches some of the block ahead.
+// first `rows` rows and `columns` columns are stored. Fetches some of what is ahead.
 template <int MR, int NV, bool PACK>
 VEC_INLINE void compute_tile(float* c, int64_t ldc, const float* const (&a)[MR], int64_t a_step, const float* b,
                              int64_t b_stride, int64_t K, float* panel, int64_t rows, int64_t columns, bool add,
                              BlockAhead& ahead) {
     vfloat acc[MR][NV] = {};
-    if (!FETCHES_AHEAD) multiply_tile<MR, NV, PACK>(acc, a, a_step, b, b_stride, K, panel);
-    for (int64_t k = 0; k < K && FETCHES_AHEAD; k += GEMM_STEP) {
+    const bool at_once = !FETCHES_NEXT_BLOCK && (PACK || ahead.left == 0);
+    if (at_once) multiply_tile<MR, NV, PACK>(acc, a, a_step, b, b_stride, K, panel);
+    for (int64_t k = 0; k < K && !at_once; k += GEMM_STEP) {
         ahead.fetch_some();
         const float* from[MR];
         for (int i = 0; i < MR; i++) from[i] = a[i] + k * a_step;
@@ -179,7 +180,7 @@ struct Columns {
 // first of the columns `next`. The tiles of this block have so many steps.
 inline BlockAhead block_after(MatrixView<float> B, const Blocking& by, int64_t k, int64_t K, int64_t n, Columns of,
                               Columns next, int64_t steps) {
-    if (!FETCHES_AHEAD) return BlockAhead();
+    if (!FETCHES_NEXT_BLOCK) return BlockAhead();
     if (n + by.NC < of.end) n += by.NC;
     else if (n = of.begin, k + by.KC < K) k += by.KC;
     else k = 0, n = next.begin, of = next;
@@ -211,7 +212,7 @@ inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixVi
             if (!pack_on_the_way) pack_panels<NR>(b_block, B, k0, kc, nb, nc);
             for (int64_t m = m0; m < m1; m += MR) {
                 const int64_t rows = std::min<int64_t>(MR, m1 - m);
-                if (weights && FETCHES_AHEAD)
+                if (weights)
                     ahead = BlockAhead(A, m + MR, std::clamp<int64_t>(m1 - m - MR, 0, MR), k0, kc,
                                        ceil_div(nc, NR) * ceil_div(kc, GEMM_STEP));
                 const float* a[MR];  // beyond the last row: the last row again, whose results are not stored
