@@ -138,7 +138,7 @@ BENCH("matmul_few_rows", dims("rows", "C", "OC"), shapes({{32, 768, 3072}, {128,
     bytes(2.0 * (rows * C + OC * C + rows * OC));
     const MatrixView<float> A{inp, C, 1}, B{weight, 1, C};
     const MatrixView<bf16> A16{inp16, C, 1}, B16{weight16, 1, C};
-    variant("weight-packed", "the weight in panels, which are read as often as 8 fits the rows",
+    variant("weight-packed", "the weight in panels, which are read once for 8 rows",
             [=] { gemm(out, OC, A, B, rows, OC, C, false); });
     variant("weight-first",
             "out^T = weight inp^T: inp is packed, the weight is read where it lies, and its next rows are prefetched "
