@@ -362,8 +362,8 @@ StepResult wait_for_step(GPT2& model, const UpdateSettings& settings) {
 // generation
 
 // The logits (V) of what follows n tokens, at most T of Sizes, which are positions 0 to n - 1. One
-// forward pass; their keys and values go to the cache. After these nobody reads the last layer but
-// at the last position.
+// forward pass; their keys and values go to the cache. Of the last layer the rest is computed for
+// the last position only: nothing reads that of the others.
 const float* prefill(GPT2& model, const int* tokens, int64_t n) {
     const Range range("prefill");
     const int64_t last = model.layout.config.L - 1, C = model.layout.config.C;
