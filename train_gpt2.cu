@@ -100,7 +100,7 @@ void forward_layers(GPT2& model, int64_t first, int64_t end, const Batch& batch,
                                        C, stream);
         linear_forward(model, l, QKVW, act(QKV), act(LN1), rows, C, 3 * C);
         if (leaves == LEAVES_CACHE) fill_cache(act(KEYS), act(VALUES), act(QKV), T, model.sizes.cache_T, C, NH, stream);
-        if (leaves == LEAVES_CACHE && l + 1 == model.layout.config.L) return;
+        if (leaves == LEAVES_CACHE && l + 1 == end) return;
         layer_forward(model, l, batch);
         if (leaves == LEAVES_CODES) encode_kept<floatX>(model, l, encode_activations<floatX>, stream);
         if (leaves == LEAVES_CODES) leave_input(model, l);

@@ -1,6 +1,7 @@
-// Fetches what a product packs next to the second-level cache, a few lines at a time while it
-// multiplies, so that packing does not wait for memory. The CPU's own prefetcher cannot: it follows
-// long runs, and a block of a matrix has many short ones.
+// Fetches what a product packs next, or the rows that it reads next where they lie, to the
+// second-level cache, a few lines at a time while it multiplies, so that it does not wait for
+// memory. The CPU's own prefetcher cannot: it follows long runs, and a block of a matrix has many
+// short ones.
 #pragma once
 #include <unistd.h>
 #include "llmc/cpu/pack.h"

@@ -149,9 +149,9 @@ VEC_INLINE void compute_tile(float* c, int64_t ldc, const float* const (&a)[MR],
                              int64_t b_stride, int64_t K, float* panel, int64_t rows, int64_t columns, bool add,
                              BlockAhead& ahead) {
     vfloat acc[MR][NV] = {};
-    const bool at_once = !FETCHES_NEXT_BLOCK && (PACK || ahead.left == 0);
-    if (at_once) multiply_tile<MR, NV, PACK>(acc, a, a_step, b, b_stride, K, panel);
-    for (int64_t k = 0; k < K && !at_once; k += GEMM_STEP) {
+    const bool whole = !FETCHES_NEXT_BLOCK && (PACK || ahead.left == 0);
+    if (whole) multiply_tile<MR, NV, PACK>(acc, a, a_step, b, b_stride, K, panel);
+    for (int64_t k = 0; k < K && !whole; k += GEMM_STEP) {
         ahead.fetch_some();
         const float* from[MR];
         for (int i = 0; i < MR; i++) from[i] = a[i] + k * a_step;

@@ -49,7 +49,7 @@ void gemm_of_rows(floatX* C, int64_t ldc, MatrixView<floatX> A, MatrixView<float
     const bool on_unit = sizeof(floatX) == 2 || device.splits_fp32;
     if (M > (on_unit ? bf16_blocking<floatX>(K).few_rows : FP32_FEW_ROWS))
         return gemm(C, ldc, A, B, M, N, K, false, epilogue);
-    if constexpr (sizeof(floatX) == 4) return gemm_fp32_few_rows(A, B, M, N, K, epilogue);
     const floatX* const nothing = nullptr;
-    gemm_on_unit(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nothing, M, true);
+    if constexpr (sizeof(floatX) == 4) gemm_fp32_few_rows(A, B, M, N, K, epilogue);
+    else gemm_on_unit(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nothing, M, true);
 }
