@@ -98,7 +98,7 @@ def choice_of(names):
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=3, help="steps, or passes over the products, that a program times")
+    parser.add_argument("--steps", type=int, default=3, help="steps that a program times")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--shapes", type=shapes, default=shapes("4x64,4x256,1x1024"), help="B and T of steps")
     parser.add_argument("--rows", type=numbers, default=numbers("256,1024"), help="of products")

@@ -5,8 +5,8 @@
 out=$(mktemp) err=$(mktemp)
 trap 'rm -f "$out" "$err"' EXIT
 fail() { echo "$1:"; cat "$out" "$err"; exit 1; }
-programs=9 rows=7
-grep -qw amx_bf16 /proc/cpuinfo 2> /dev/null && programs=11 rows=8  # fp32x3, and where its time goes
+programs=11 rows=7
+grep -qw amx_bf16 /proc/cpuinfo 2> /dev/null && programs=13 rows=8  # fp32x3, and where its time goes
 tiny="--rounds 1 --steps 1 --shapes 1x32 --rows 32 --threads 1 --model L2C64H2T64"
 python3 dev/bench.py $tiny --parts steps,products,tokenizer --peers "" > "$out" 2> "$err" || fail "it failed"
 sed -n 1p "$out" | grep -q "^$programs programs run one after the other, about .* on two cores" ||
