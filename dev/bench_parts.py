@@ -111,7 +111,7 @@ def padded(vocabulary):
 
 
 class Products:
-    """The matrix products of a step with B T rows, of all libraries. The rounds are twice as many as those of steps, and
+    """The matrix products of a step with B T rows, of all libraries. The rounds are twice those of steps in number, and
     shorter: if the machine is busy for a minute, each library still meets it at rest."""
     ROUNDS, PASSES = 2, 2
     BLAS = {"as it chooses": {}, "SkylakeX": {"OPENBLAS_CORETYPE": "SkylakeX"}}
