@@ -249,8 +249,8 @@ BENCH("matmul_input_gradient", dims("rows", "C", "OC"), shapes({{256, 768, 3072}
             "meanwhile the block that comes next is fetched from memory to the second-level cache, a line now and then "
             "(llmc/cpu/block_ahead.h); with 2 MiB of that, blocks are twice as wide",
             [=] {
-                gemm_fp32_block(dinp, C, {dout, OC, 1}, {weight, C, 1}, 0, rows, {0, C}, {0, 0}, OC, false, nullptr,
-                                nullptr);
+                gemm_fp32_block<true>(dinp, C, {dout, OC, 1}, {weight, C, 1}, 0, rows, {0, C}, {0, 0}, OC, false,
+                                      nullptr, nullptr);
             });
     variant("shipped", "blocks of the result are split among the threads (llmc/cpu/gemm.h)", [=] {
         gemm(dinp, C, MatrixView<float>{dout, OC, 1}, MatrixView<float>{weight, C, 1}, rows, C, OC, false);

@@ -190,20 +190,21 @@ inline BlockAhead block_after(MatrixView<float> B, const Blocking& by, int64_t k
 // Computes one block of C: rows m0 to m1 - 1, the columns `of`, for all k. The epilogue is applied
 // to each register tile after its last k, while it is still in the first-level cache. This thread
 // may compute the columns `next` after it. weights: A comes from memory, once, so its next rows are
-// what is fetched ahead.
-inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
-                            Columns of, Columns next, int64_t K, bool add, const Epilogue& epilogue,
-                            const float* epilogue_reads, bool weights = false) {
-    constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR;
-    const bool packed_a = !gemm_reads_in_place(A);
-    const Blocking by = packed_a ? GEMM_PACKED : gemm_in_place();
+// what is fetched ahead. IN_PLACE, as gemm_reads_in_place(A), is known to the compiler: then the
+// step along k is a constant, and one register counts it for all rows of A.
+template <bool IN_PLACE>
+void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
+                     Columns of, Columns next, int64_t K, bool add, const Epilogue& epilogue,
+                     const float* epilogue_reads, bool weights = false) {
+    constexpr int MR = GEMM_MR, NV = GEMM_NV, NR = GEMM_NR, step = IN_PLACE ? 1 : MR;
+    const Blocking by = IN_PLACE ? gemm_in_place() : GEMM_PACKED;
     float* b_block = thread_scratch(GEMM_SCRATCH_ELEMS);
     float* a_block = b_block + by.KC * by.NC;
     for (int64_t k0 = 0; k0 < K; k0 += by.KC) {
         const int64_t kc = std::min(by.KC, K - k0);
         const bool load_c = add || k0 > 0, last = k0 + kc == K;
         const float* read_later = add && k0 == 0 ? C : last ? epilogue_reads : nullptr;
-        if (packed_a) pack_panels<MR>(a_block, A.transposed(), k0, kc, m0, m1 - m0);
+        if (!IN_PLACE) pack_panels<MR>(a_block, A.transposed(), k0, kc, m0, m1 - m0);
         for (int64_t nb = of.begin; nb < of.end; nb += by.NC) {
             const int64_t nc = std::min(by.NC, of.end - nb);
             const bool pack_on_the_way = B.col_stride == 1 && nc % NR == 0;
@@ -217,12 +218,12 @@ inline void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixVi
                                        ceil_div(nc, NR) * ceil_div(kc, GEMM_STEP));
                 const float* a[MR];  // beyond the last row: the last row again, whose results are not stored
                 for (int i = 0; i < MR; i++)
-                    a[i] = packed_a ? a_block + (m - m0) * kc + i : A.at(std::min(m + i, m1 - 1), k0);
+                    a[i] = IN_PLACE ? A.at(std::min(m + i, m1 - 1), k0) : a_block + (m - m0) * kc + i;
                 for (int64_t n = 0; n < nc; n += NR) {
                     const int64_t columns = std::min<int64_t>(NR, nc - n);
                     if (read_later) fetch_ahead(read_later + m * ldc + nb + n, ldc, rows, NR);
                     float *c = C + m * ldc + nb + n, *panel = b_block + n * kc;
-                    const int64_t vectors = ceil_div(columns, VEC_FLOATS), step = packed_a ? MR : 1;
+                    const int64_t vectors = ceil_div(columns, VEC_FLOATS);
                     if (pack_on_the_way && m == m0)
                         compute_tile<MR, NV, true>(c, ldc, a, step, B.at(k0, nb + n), B.row_stride, kc, panel, rows,
                                                    columns, load_c, ahead);
@@ -280,7 +281,8 @@ inline void gemm_fp32(float* C, int64_t ldc, MatrixView<float> A, MatrixView<flo
     };
     parallel_for(blocks, [&](int64_t block) {
         const int64_t m = block / n_blocks * mc;
-        gemm_fp32_block(C, ldc, A, B, m, std::min(m + mc, M), columns(block), columns(block + 1), K, add, epilogue,
-                        epilogue_reads);
+        const auto compute = in_place ? gemm_fp32_block<true> : gemm_fp32_block<false>;
+        compute(C, ldc, A, B, m, std::min(m + mc, M), columns(block), columns(block + 1), K, add, epilogue,
+                epilogue_reads, false);
     });
 }

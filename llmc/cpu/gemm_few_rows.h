@@ -34,8 +34,8 @@ inline void gemm_fp32_few_rows(MatrixView<float> A, MatrixView<float> B, int64_t
     parallel_ranges(N, std::clamp(share, 2 * BF16_ROWS, MOST), [&](int64_t begin, int64_t end) {
         float* const sums = thread_scratch(GEMM_SCRATCH_ELEMS) + BEFORE;
         const MatrixView<float> rows{B.at(0, begin), B.col_stride, B.row_stride};
-        gemm_fp32_block(sums, stride, rows, A.transposed(), 0, end - begin, {0, M}, {0, 0}, K, false, nullptr, nullptr,
-                        /*weights*/ true);
+        gemm_fp32_block<true>(sums, stride, rows, A.transposed(), 0, end - begin, {0, M}, {0, 0}, K, false, nullptr,
+                              nullptr, /*weights*/ true);
         for (int64_t n = begin; n < end; n += BF16_ROWS)
             finish({sums + (n - begin) * stride, stride, n, std::min(BF16_ROWS, end - n), 0, M});
     });
