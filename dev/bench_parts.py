@@ -35,8 +35,8 @@ class Steps:
         self.what = f"step ({B},{T})" + (f" of {model}" if model else "")
         self.is_of_bench = model is None
         self.part = "steps" if self.is_of_bench else "small"
-        self.times, self.memory, self.plan, self.bound = {}, {}, {}, {}
-        self.table = {}  # kernel by kernel, by precision
+        self.times, self.memory, self.plan = {}, {}, {}
+        self.rooflines = {}  # by precision: the least bound of a step, and its table, kernel by kernel
 
     def tasks(self):
         steps, what, tasks = self.steps, self.what, []
@@ -81,17 +81,16 @@ class Steps:
         """Beside other work the peaks of a machine are measured too low, so the round that found the highest counts."""
         table, _ = child(["build/bench/roofline", self.B, self.T, precision, self.model, 3, self.args.threads])
         bound = float(re.search(r"^all\s+(.*)", table, re.M)[1].split()[5])
-        if bound < self.bound.get(precision, math.inf):
-            self.bound[precision], self.table[precision] = bound, table
+        self.rooflines[precision] = min((bound, table), self.rooflines.get(precision, (math.inf, "")))
 
     def rows(self):
-        for table in self.table.values():
+        for _, table in self.rooflines.values():
             self.report.rooflines.setdefault(self.part, []).append(table)
             say(table)
         for name, ms in self.times.items():
             ms.sort()
             if name in OURS:
-                bound = self.bound[name.split(",")[0]]
+                bound, _ = self.rooflines[name.split(",")[0]]
                 note = f"{100 * bound / ms[0]:.0f}% of its roofline ({bound:.0f} ms); plan {self.plan[name]:.0f} MiB"
                 who = f"this trainer, {name}"
             else:

@@ -190,7 +190,7 @@ inline BlockAhead block_after(MatrixView<float> B, const Blocking& by, int64_t k
 // Computes one block of C: rows m0 to m1 - 1, the columns `of`, for all k. The epilogue is applied
 // to each register tile after its last k, while it is still in the first-level cache. This thread
 // may compute the columns `next` after it. weights: A comes from memory, once, so its next rows are
-// what is fetched ahead. IN_PLACE, as gemm_reads_in_place(A), is known to the compiler: then the
+// what is fetched ahead. IN_PLACE: whether gemm_reads_in_place(A). The compiler knows it, so the
 // step along k is a constant, and one register counts it for all rows of A.
 template <bool IN_PLACE>
 void gemm_fp32_block(float* C, int64_t ldc, MatrixView<float> A, MatrixView<float> B, int64_t m0, int64_t m1,
