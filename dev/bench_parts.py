@@ -24,6 +24,9 @@ if this_cpu()[0] == "amx":  # elsewhere it does not pay
     OURS["fp32x3"] = ["--precision", "fp32x3"]
 # precision, mode: bf16 is autocast with fp32 weights, all-bf16 has no fp32 anywhere
 PEERS = ["fp32 eager", "fp32 compile", "fp32 tuned", "bf16 eager", "bf16 compile", "bf16 tuned", "all-bf16 tuned"]
+ONLY_AVX2 = this_cpu()[0] == "avx2"
+if ONLY_AVX2:  # PyTorch multiplies bf16 one number after the other: its kernels need AVX-512, and a step takes minutes
+    PEERS = [peer for peer in PEERS if peer.startswith("fp32")]
 
 
 class Steps:
@@ -113,7 +116,9 @@ class Products:
     """The matrix products of a step with B T rows, of all libraries. The rounds are twice those of steps in number, and
     shorter: if the machine is busy for a minute, each library still meets it at rest."""
     ROUNDS, PASSES = 2, 2
-    BLAS = {"as it chooses": {}, "SkylakeX": {"OPENBLAS_CORETYPE": "SkylakeX"}}
+    BLAS = {"as it chooses": {}}
+    if not ONLY_AVX2:
+        BLAS["SkylakeX"] = {"OPENBLAS_CORETYPE": "SkylakeX"}
     # memory that oneDNN's results have used stays with the process, so that it need not ask for new pages each time
     KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}
     OURS = {"fp32": "this trainer, fp32", "bf16": "this trainer, bf16"}
@@ -147,6 +152,8 @@ class Products:
         L, C, _, V = map(int, MODELS[self.args.model].split(","))
         command = [sys.executable, "dev/products.py", "--library", library, "--rows", self.n_rows,
                    "--passes", self.PASSES, "--threads", self.args.threads, "--shape", f"{L},{C},{padded(V)}"]
+        if ONLY_AVX2:
+            command.append("--without-bf16")
         env = {"OPENBLAS_NUM_THREADS": str(self.args.threads), "OPENBLAS_VERBOSE": "2", **self.KEEP_MEMORY, **env}
         output, _ = child(command, env)
         core = re.search(r"^Core: (\S+)", output, re.M)
@@ -293,7 +300,7 @@ class Generation:
                 for n in self.PROMPTS:
                     what = f"a prompt of {n} tokens, {precision}"
                     tasks.append(Task(f"{what}, {self.OURS}", 6 + n // 100, lambda p=precision, n=n: self.ours(p, n)))
-                    if self.args.peers and have("transformers"):
+                    if self.args.peers and have("transformers") and not (ONLY_AVX2 and precision == "bf16"):
                         tasks.append(Task(f"{what}, {self.THEIRS}", 8 + n // 100,
                                           lambda p=precision, n=n: self.transformers(p, n)))
         return tasks + [Task("", 0, self.rows)]

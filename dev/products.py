@@ -17,6 +17,7 @@ import time  # noqa: E402
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--library", default="torch", choices=("torch", "numpy"))
+    parser.add_argument("--without-bf16", action="store_true", help="where PyTorch has no kernels, it takes minutes")
     parser.add_argument("--rows", type=int, default=256)
     parser.add_argument("--passes", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2)
@@ -98,8 +99,10 @@ def torch_libraries(args):
     fp32 = lambda *shape: torch.rand(*shape) - 0.5
     bf16 = lambda *shape: fp32(*shape).to(torch.bfloat16)
     multiply = lambda to, a, b: torch.mm(a, b, out=to)
-    return {"PyTorch, fp32": Library(args, fp32, multiply), "oneDNN, fp32": OneDnn(args, fp32),
-            "PyTorch, bf16": Library(args, bf16, multiply)}
+    libraries = {"PyTorch, fp32": Library(args, fp32, multiply), "oneDNN, fp32": OneDnn(args, fp32)}
+    if not args.without_bf16:
+        libraries["PyTorch, bf16"] = Library(args, bf16, multiply)
+    return libraries
 
 
 def numpy_libraries(args):
