@@ -36,10 +36,9 @@ template <class floatX>
 constexpr int64_t BF16_PARTS = sizeof(floatX) / sizeof(bf16);
 
 // How a product is cut. Blocks of C have at most mc x nc elements, and are computed over kc of k at
-// a time, of which the unit takes `inner` in one call, for `panel` columns. few_rows: the most rows
-// of A for which a forward product is computed as its transpose.
+// a time, of which the unit takes `inner` in one call, for `panel` columns.
 struct Bf16Blocking {
-    int64_t mc, nc, kc, inner, panel, few_rows;
+    int64_t mc, nc, kc, inner, panel;
 };
 inline bool unit_is_amx() { return device.unit == UNIT_AMX || device.unit == UNIT_AMX_TWIN; }
 constexpr int64_t BF16_INNER_ELEMS = 768;         // the largest inner
@@ -55,12 +54,11 @@ constexpr int64_t BF16_SUMS_ELEMS = 384 * 1024;   // the largest mc * nc, or 32 
 template <class floatX>
 Bf16Blocking bf16_blocking(int64_t K, bool weights = false) {
     constexpr int64_t AMX_KC = 1024, ALL = int64_t(1) << 40, PARTS = BF16_PARTS<floatX>;
-    constexpr int64_t few_rows = PARTS == 1 ? 256 : 0;
-    if (!unit_is_amx()) return {1024, 192, BF16_INNER_ELEMS / PARTS, BF16_INNER_ELEMS / PARTS, 192, few_rows};
+    if (!unit_is_amx()) return {1024, 192, BF16_INNER_ELEMS / PARTS, BF16_INNER_ELEMS / PARTS, 192};
     const int64_t inner = PARTS == 2 ? 192 : weights ? 256 : 384;
-    if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / PARTS / AMX_KC, AMX_KC, inner, 32, few_rows};
+    if (K > AMX_KC) return {1024, BF16_TILES_ELEMS / PARTS / AMX_KC, AMX_KC, inner, 32};
     const int64_t nc = BF16_TILES_ELEMS / PARTS / round_up(K, TILE_K) / 32 * 32;
-    return {ALL, std::min<int64_t>(nc, 1536), AMX_KC, inner, 32, few_rows};  // no sums are kept
+    return {ALL, std::min<int64_t>(nc, 1536), AMX_KC, inner, 32};  // no sums are kept
 }
 
 // Rows of A in one piece of work where it is transposed. More are faster, for they are longer runs

@@ -20,13 +20,19 @@ inline Epilogue transposed_epilogue(const Epilogue& epilogue) {
     };
 }
 
-// The most rows of A for which this pays in fp32: those whose transpose is one block. In bf16:
-// bf16_blocking().
+// The most rows of A for which this pays. In fp32: those whose transpose is one block. Not at all
+// where fp32 is split for the unit, nor with the portable code of bf16 and AVX2: it widens the rows
+// of its left operand before it multiplies, which takes longer than to pack them.
 constexpr int64_t FP32_FEW_ROWS = GEMM_IN_PLACE.NC;
+template <class floatX>
+int64_t most_few_rows() {
+    if (sizeof(floatX) == 4) return device.splits_fp32 ? 0 : FP32_FEW_ROWS;
+    return device.unit == UNIT_PORTABLE && VEC_BYTES < 64 ? 0 : 256;
+}
 
 // In fp32: each thread has the sums of some rows of C^T in its scratch memory, behind A^T.
-inline void gemm_fp32_few_rows(MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
-                               const Epilogue& epilogue) {
+inline void gemm_few_rows(MatrixView<float> A, MatrixView<float> B, int64_t M, int64_t N, int64_t K,
+                          const Epilogue& epilogue) {
     constexpr int64_t BEFORE = GEMM_IN_PLACE.KC * FP32_FEW_ROWS, MOST = GEMM_IN_PLACE.KC / BF16_ROWS * BF16_ROWS;
     static_assert(BEFORE + MOST * FP32_FEW_ROWS <= GEMM_SCRATCH_ELEMS, "the sums fit behind the block");
     const int64_t stride = round_up(M, TILE_COLS), share = round_up(ceil_div(N, 4 * device.threads), BF16_ROWS);
@@ -41,15 +47,17 @@ inline void gemm_fp32_few_rows(MatrixView<float> A, MatrixView<float> B, int64_t
     });
 }
 
+inline void gemm_few_rows(MatrixView<bf16> A, MatrixView<bf16> B, int64_t M, int64_t N, int64_t K,
+                          const Epilogue& epilogue) {
+    const bf16* const nothing = nullptr;
+    gemm_on_unit(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nothing, M, /*weights*/ true);
+}
+
 // C (M, N), rows ldc apart, = A (M, K) B (K, N), where the rows of A and the columns of B are
 // contiguous; then the epilogue.
 template <class floatX>
 void gemm_of_rows(floatX* C, int64_t ldc, MatrixView<floatX> A, MatrixView<floatX> B, int64_t M, int64_t N, int64_t K,
                   const Epilogue& epilogue) {
-    const bool on_unit = sizeof(floatX) == 2 || device.splits_fp32;
-    if (M > (on_unit ? bf16_blocking<floatX>(K).few_rows : FP32_FEW_ROWS))
-        return gemm(C, ldc, A, B, M, N, K, false, epilogue);
-    const floatX* const nothing = nullptr;
-    if constexpr (sizeof(floatX) == 4) gemm_fp32_few_rows(A, B, M, N, K, epilogue);
-    else gemm_on_unit(B.transposed(), A.transposed(), N, M, K, transposed_epilogue(epilogue), nothing, M, true);
+    if (M > most_few_rows<floatX>()) gemm(C, ldc, A, B, M, N, K, false, epilogue);
+    else gemm_few_rows(A, B, M, N, K, epilogue);
 }

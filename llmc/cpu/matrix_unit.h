@@ -85,6 +85,9 @@ inline void multiply_portable(const TileProduct& whole) {
         for (int64_t row = 0; row < t.strips * TILE_ROWS;) {
             const int64_t rows = std::min<int64_t>(WIDE_ROWS, TILE_ROWS - row % TILE_ROWS);
             for (int i = 0; i < rows; i++) copy_values(a[i], t.A + (row + i) * t.a_stride, t.k_tiles * TILE_K);
+            for (int64_t i = row; i < std::min(row + rows, t.next_rows); i++)
+                for (int64_t j = 0; j < t.k_tiles * TILE_K; j += TILE_K)
+                    __builtin_prefetch(t.next + i * t.next_stride + k * TILE_K + j);
             const auto multiply = rows == WIDE_ROWS ? multiply_wide_rows<WIDE_ROWS> : multiply_wide_rows<REST>;
             for (int64_t column = 0; column < t.columns; column++) multiply(t, a, row, column);
             row += rows;
