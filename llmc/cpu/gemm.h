@@ -53,12 +53,15 @@ struct Blocking {
     int64_t KC, NC, MC;
 };
 constexpr Blocking GEMM_IN_PLACE = {768, 2 * GEMM_NR, 0}, GEMM_PACKED = {256, 4 * GEMM_NR, 384};
-// For a second-level cache of 2 MiB or more: all of A, which comes from farther, is read half as
-// often.
+// For a second-level cache of 2 MiB or more, with narrower vectors, whose panels are half as wide,
+// of 512 KiB: all of A, which comes from farther, is read half as often.
+constexpr int64_t GEMM_LARGE_FROM = VEC_BYTES == 64 ? 2 << 20 : 512 << 10;
 constexpr Blocking GEMM_IN_PLACE_LARGE = {GEMM_IN_PLACE.KC, 2 * GEMM_IN_PLACE.NC, 0};
 constexpr size_t GEMM_SCRATCH_ELEMS =
     std::max(GEMM_IN_PLACE_LARGE.KC * GEMM_IN_PLACE_LARGE.NC, GEMM_PACKED.KC*(GEMM_PACKED.NC + GEMM_PACKED.MC));
-inline const Blocking& gemm_in_place() { return second_level_bytes() >= 2 << 20 ? GEMM_IN_PLACE_LARGE : GEMM_IN_PLACE; }
+inline const Blocking& gemm_in_place() {
+    return second_level_bytes() >= GEMM_LARGE_FROM ? GEMM_IN_PLACE_LARGE : GEMM_IN_PLACE;
+}
 
 // How many rows ahead B is prefetched while it is read where it lies. A row takes 12 cycles, so 32
 // rows take about as long as a load from memory.
