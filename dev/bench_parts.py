@@ -117,7 +117,7 @@ class Products:
     shorter: if the machine is busy for a minute, each library still meets it at rest."""
     ROUNDS, PASSES = 2, 2
     BLAS = {"as it chooses": {}}
-    if not ONLY_AVX2:
+    if not ONLY_AVX2:  # which has not the instructions
         BLAS["SkylakeX"] = {"OPENBLAS_CORETYPE": "SkylakeX"}
     # memory that oneDNN's results have used stays with the process, so that it need not ask for new pages each time
     KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(1 << 40)}

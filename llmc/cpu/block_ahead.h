@@ -16,6 +16,14 @@ inline int64_t second_level_bytes() {
 #endif
 }
 
+// Prefetches rows x columns values, rows ld apart. Called before a product begins, for values that
+// are read when it is done.
+template <class T>
+VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t columns) {
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j += 64 / sizeof(T)) __builtin_prefetch(from + i * ld + j);
+}
+
 // A block of a matrix B on its way to the second-level cache.
 struct BlockAhead {
     static constexpr int64_t LINE = 64, MOST_AT_ONCE = 8;  // more would keep the loads of the product waiting

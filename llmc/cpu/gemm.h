@@ -137,14 +137,6 @@ Epilogue epilogue_of(floatC* C, int64_t ldc, Function function) {
     };
 }
 
-// Prefetches rows x columns values, rows ld apart. Called before a product begins, for values that
-// are read when it is done.
-template <class T>
-VEC_INLINE void fetch_ahead(const T* from, int64_t ld, int64_t rows, int64_t columns) {
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < columns; j += 64 / sizeof(T)) __builtin_prefetch(from + i * ld + j);
-}
-
 // A register tile of C, at c, rows ldc apart, = A B, or += if add: as multiply_tile(), of which the
 // first `rows` rows and `columns` columns are stored. Fetches some of what is ahead.
 template <int MR, int NV, bool PACK>

@@ -16,7 +16,7 @@
 // of pack.h.
 #pragma once
 #include "llmc/base/hot_loop.h"
-#include "llmc/cpu/pack.h"
+#include "llmc/cpu/block_ahead.h"
 #ifdef __x86_64__
 #include <cpuid.h>
 #include <immintrin.h>
@@ -85,9 +85,9 @@ inline void multiply_portable(const TileProduct& whole) {
         for (int64_t row = 0; row < t.strips * TILE_ROWS;) {
             const int64_t rows = std::min<int64_t>(WIDE_ROWS, TILE_ROWS - row % TILE_ROWS);
             for (int i = 0; i < rows; i++) copy_values(a[i], t.A + (row + i) * t.a_stride, t.k_tiles * TILE_K);
-            for (int64_t i = row; i < std::min(row + rows, t.next_rows); i++)
-                for (int64_t j = 0; j < t.k_tiles * TILE_K; j += TILE_K)
-                    __builtin_prefetch(t.next + i * t.next_stride + k * TILE_K + j);
+            if (row < t.next_rows)
+                fetch_ahead(t.next + row * t.next_stride + k * TILE_K, t.next_stride, std::min(rows, t.next_rows - row),
+                            t.k_tiles * TILE_K);
             const auto multiply = rows == WIDE_ROWS ? multiply_wide_rows<WIDE_ROWS> : multiply_wide_rows<REST>;
             for (int64_t column = 0; column < t.columns; column++) multiply(t, a, row, column);
             row += rows;
